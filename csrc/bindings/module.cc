@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/module.h"
+
+NB_MODULE(_core, m) {
+  m.doc() = "Host decisions of the LLM runtime: page tables, prefill plans, signatures, decode steps, registries.";
+  llm_runtime::bindings::bind_errors(m);
+}

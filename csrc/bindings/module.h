@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace llm_runtime::bindings {
+
+namespace nb = nanobind;
+
+// One function a folder of the core, called in dependency order.
+void bind_errors(nb::module_& m);
+
+}  // namespace llm_runtime::bindings
