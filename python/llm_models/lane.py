@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from llm_runtime.prefill.runtime import PrefillRuntime
+
 from llm_models.executor_config import ModelExecutorConfig
 from llm_runtime.config import PagedKVCacheConfig, PageTableLayout
 from llm_runtime.decode import DecodeRuntime, DecodeRuntimeConfig
@@ -14,7 +16,6 @@ from llm_runtime.execution import EagerExecutor, TracedExecutor
 from llm_runtime.output_reader import OutputReader
 from llm_runtime.paged_kv_cache import PagedKVCacheManager
 from llm_runtime.prefill.config import PrefillRuntimeConfig
-from llm_runtime.prefill.runtime import PrefillRuntime
 from llm_runtime.program_compiler import ProgramCompiler
 from llm_runtime.trace_compiler import TraceCompiler
 from llm_runtime.warmup import (
