@@ -34,7 +34,8 @@ class NumpyLlama:
         for index in range(self.config.n_layers):
             x = x + self._attention(index, self._norm(x, f"layers.{index}.attention_norm"))
             x = x + self._mlp(index, self._norm(x, f"layers.{index}.mlp_norm"))
-        return self._norm(x, "final_norm") @ self._weight("lm_head").T
+        logits: Array = self._norm(x, "final_norm") @ self._weight("lm_head").T
+        return logits
 
     def keys_and_values(self, tokens: Sequence[int]) -> list[tuple[Array, Array]]:
         """Rotated keys and values of each layer, both [kv heads, sequence, head size]."""
@@ -64,11 +65,13 @@ class NumpyLlama:
             scores = query[:, head] @ key[:, head // group].T / np.float32(np.sqrt(self.config.head_dim)) + future
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             heads.append(weights / weights.sum(-1, keepdims=True) @ value[:, head // group])
-        return np.concatenate(heads, -1) @ self._weight(f"layers.{index}.wo").T
+        mixed: Array = np.concatenate(heads, -1) @ self._weight(f"layers.{index}.wo").T
+        return mixed
 
     def _heads(self, index: int, x: Array) -> tuple[Array, Array, Array]:
         def project(name: str, heads: int) -> Array:
-            return (x @ self._weight(f"layers.{index}.{name}").T).reshape(len(x), heads, self.config.head_dim)
+            wide: Array = x @ self._weight(f"layers.{index}.{name}").T
+            return wide.reshape(len(x), heads, self.config.head_dim)
 
         query = project("wq", self.config.n_heads)
         key = project("wk", self.config.n_kv_heads)
@@ -90,11 +93,13 @@ class NumpyLlama:
     def _mlp(self, index: int, x: Array) -> Array:
         gate = x @ self._weight(f"layers.{index}.w_gate").T
         up = x @ self._weight(f"layers.{index}.w_up").T
-        return (gate / (1 + np.exp(-gate)) * up) @ self._weight(f"layers.{index}.w_down").T
+        down: Array = (gate / (1 + np.exp(-gate)) * up) @ self._weight(f"layers.{index}.w_down").T
+        return down
 
     def _norm(self, x: Array, name: str) -> Array:
         scale = np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(self.config.rms_eps))
-        return x / scale * self._weight(name)
+        normed: Array = x / scale * self._weight(name)
+        return normed
 
     def _weight(self, name: str) -> Array:
         if name not in self._kept:
