@@ -7,10 +7,10 @@ wrong, a flag that is no bool is a `TypeError`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 
-def is_positive_int(value: object) -> bool:
+def is_positive_int(value: object) -> TypeGuard[int]:
     """Whether `value` is a plain Python int above zero (bool, float and NumPy integers are refused)."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
