@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from . import ops, tools
 from .activations import UnaryOpType
+from .allocator import LiveTensor
 from .cores import CoreCoord, CoreGrid, CoreRange, CoreRangeSet, num_cores_to_corerangeset
 from .creation import ReplicateTensorToMesh, as_tensor, full, ones, zeros
 from .dtypes import (
@@ -39,7 +40,7 @@ from .memory import (
     TensorMemoryLayout,
     create_sharded_memory_config,
 )
-from .mesh import LiveTensor, MeshDevice, MeshShape, close_mesh_device, open_mesh_device
+from .mesh import MeshDevice, MeshShape, close_mesh_device, open_mesh_device
 from .ops import *  # noqa: F403 - the op package lists its own names
 from .tensor import Shape, Tensor, TensorSpec
 from .trace import (
@@ -49,7 +50,16 @@ from .trace import (
     execute_trace,
     release_trace,
 )
-from .transfer import copy, copy_host_to_device_tensor, deallocate, from_device, get_device_tensors, to_device
+from .trace_region import MeshTraceId
+from .transfer import (
+    copy,
+    copy_host_to_device_tensor,
+    deallocate,
+    from_device,
+    get_device_tensors,
+    to_device,
+    to_dtype,
+)
 
 __all__ = [
     "DRAM_MEMORY_CONFIG",
@@ -74,6 +84,7 @@ __all__ = [
     "MeshDevice",
     "MeshEvent",
     "MeshShape",
+    "MeshTraceId",
     "ReplicateTensorToMesh",
     "Shape",
     "ShardOrientation",
@@ -110,6 +121,7 @@ __all__ = [
     "release_trace",
     "synchronize_device",
     "to_device",
+    "to_dtype",
     "tools",
     "uint8",
     "uint16",

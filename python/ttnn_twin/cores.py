@@ -7,12 +7,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, init=False)
 class CoreCoord:
-    """Coordinate of a core, or the size of a grid."""
+    """Coordinate of a core, or the size of a grid: ``CoreCoord(x, y)`` or ``CoreCoord((x, y))``."""
 
     x: int
     y: int
+
+    def __init__(self, x: int | tuple[int, int], y: int | None = None, /) -> None:
+        column, row = x if isinstance(x, tuple) else (x, y)
+        if row is None:
+            raise TypeError("CoreCoord: two numbers or one tuple of two are needed")
+        object.__setattr__(self, "x", int(column))
+        object.__setattr__(self, "y", int(row))
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class CoreRangeSet:
         return f"CoreRangeSet({list(self._ranges)})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CoreGrid:
     """Grid of ``y`` rows and ``x`` columns from the origin."""
 
@@ -85,16 +92,14 @@ class CoreGrid:
         return CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(self.x - 1, self.y - 1))])
 
 
-def num_cores_to_corerangeset(
-    target_num_cores: int, grid_size: CoreCoord, row_wise: bool = False
-) -> CoreRangeSet:
+def num_cores_to_corerangeset(target_num_cores: int, grid_size: CoreCoord, row_wise: bool = False) -> CoreRangeSet:
     """Return the first ``target_num_cores`` cores of a grid, row by row or column by column.
 
     Raises:
-        RuntimeError: the grid has fewer cores, or none is asked for.
+        RuntimeError: the grid has fewer cores.
     """
     available = grid_size.x * grid_size.y
-    if not 1 <= target_num_cores <= available:
+    if not 0 <= target_num_cores <= available:
         raise RuntimeError(
             f"num_cores_to_corerangeset: {target_num_cores} cores asked, the grid "
             f"{grid_size.x} x {grid_size.y} has {available}"

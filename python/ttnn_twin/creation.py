@@ -8,7 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from .dtypes import ROW_MAJOR_LAYOUT, DataType, Layout, bfloat16, storage_dtype
+from .dtypes import (
+    BLOCK_FLOAT_TYPES,
+    ROUNDED_TYPES,
+    ROW_MAJOR_LAYOUT,
+    TILE_LAYOUT,
+    DataType,
+    Layout,
+    bfloat16,
+    round_to_bfloat16,
+    storage_dtype,
+)
 from .memory import DRAM_MEMORY_CONFIG, MemoryConfig
 from .mesh import MeshDevice
 from .tensor import Array, Tensor, TensorSpec
@@ -29,9 +39,31 @@ def full(
     Raises:
         RuntimeError: ``device`` is capturing a trace (the value is uploaded).
     """
+    return _filled("full", shape, fill_value, dtype, layout, device, memory_config)
+
+
+def _filled(
+    op: str,
+    shape: Sequence[int],
+    value: float,
+    dtype: DataType,
+    layout: Layout,
+    device: MeshDevice | None,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    layout = TILE_LAYOUT if dtype in BLOCK_FLOAT_TYPES else layout
     spec = TensorSpec(tuple(shape), dtype, layout, memory_config or DRAM_MEMORY_CONFIG)
-    host = Tensor._on_host(np.full(spec.shape, fill_value, storage_dtype(dtype)), spec)
-    return host if device is None else to_device(host, device)
+    # Zeros come as untouched pages: a key/value cache takes memory only where it is written.
+    array = np.full(spec.shape, value, storage_dtype(dtype)) if value else np.zeros(spec.shape, storage_dtype(dtype))
+    if device is None:
+        return Tensor._on_host(array, spec)
+    with device.lock:
+        device.enter(op)
+        device.refuse_capture(op)
+        if device.rounds and dtype in ROUNDED_TYPES and value:
+            round_to_bfloat16(array)
+        device.counters.bytes_to_device += spec.device_bytes
+        return device.allocate(spec, op, array)
 
 
 def zeros(
@@ -43,7 +75,7 @@ def zeros(
     memory_config: MemoryConfig | None = None,
 ) -> Tensor:
     """Return a tensor filled with 0; see :func:`full`."""
-    return full(shape, 0, dtype=dtype, layout=layout, device=device, memory_config=memory_config)
+    return _filled("zeros", shape, 0, dtype, layout, device, memory_config)
 
 
 def ones(
@@ -55,7 +87,7 @@ def ones(
     memory_config: MemoryConfig | None = None,
 ) -> Tensor:
     """Return a tensor filled with 1; see :func:`full`."""
-    return full(shape, 1, dtype=dtype, layout=layout, device=device, memory_config=memory_config)
+    return _filled("ones", shape, 1, dtype, layout, device, memory_config)
 
 
 class ReplicateTensorToMesh:
@@ -82,9 +114,11 @@ def as_tensor(
 
     Raises:
         TypeError: ``tensor`` is neither a NumPy array nor a host tensor.
+        RuntimeError: ``device`` is given without ``memory_config``, or is capturing a trace.
     """
+    if device is not None and memory_config is None:
+        raise RuntimeError("as_tensor: memory_config must be given together with device")
     array = tensor._host_array("as_tensor") if isinstance(tensor, Tensor) else tensor
-    plain = Tensor(array, dtype or (tensor.dtype if isinstance(tensor, Tensor) else None))
-    spec = TensorSpec(plain.shape, plain.dtype, layout, memory_config or DRAM_MEMORY_CONFIG)
-    host = Tensor._on_host(plain._host_array("as_tensor"), spec)
+    dtype = dtype or (tensor.dtype if isinstance(tensor, Tensor) else None)
+    host = Tensor(array, dtype, layout=layout, mem_config=memory_config)
     return host if device is None else to_device(host, device)

@@ -51,28 +51,31 @@ def dispatch(
     mesh = _mesh_of(name, reads, writes)
     with mesh.lock:
         mesh.enter(name)
-        read_arrays = [_array_of(name, mesh, tensor) for tensor in reads]
-        write_arrays = [_array_of(name, mesh, tensor) for tensor in writes]
-        key = (
-            name,
-            tuple([t._spec for t in reads]),
-            tuple([t._spec for t in writes]),
-            tuple(outputs),
-            attributes,
-        )
-        mesh.require_program(name, key)
+        read_arrays = [device_array(name, mesh, tensor) for tensor in reads]
+        write_arrays = [device_array(name, mesh, tensor) for tensor in writes]
+        specs = tuple([tensor._spec.key for tensor in (*reads, *writes)])
+        made = tuple([spec.key for spec in outputs])
+        mesh.require_program(name, (name, len(reads), specs, made, attributes))
         results = [mesh.allocate(spec, name) for spec in outputs]
-        out_arrays = [_array_of(name, mesh, tensor) for tensor in results]
+        out_arrays = [device_array(name, mesh, tensor) for tensor in results]
         step: Step = partial(kernel, out_arrays, read_arrays, write_arrays)
         if mesh.rounds:
-            written = list(zip(results, out_arrays, strict=True))
-            if not exact_writes:
-                written += zip(writes, write_arrays, strict=True)
-            rounded = [array for tensor, array in written if tensor._spec.dtype in ROUNDED_TYPES]
-            if rounded:
-                step = partial(_run_rounded, step, rounded)
-        mesh.run(step, reads, writes, results)
+            step = _rounded(step, results, () if exact_writes else writes)
+        capture = mesh.traces.capture
+        if capture is None:
+            mesh.queue.submit(step)
+        else:
+            capture.add(step, (*reads, *writes), results)
         return results
+
+
+def _rounded(step: Step, results: Sequence[Tensor], writes: Sequence[Tensor]) -> Step:
+    targets = [
+        tensor._buffer.array
+        for tensor in (*results, *writes)
+        if tensor._spec.dtype in ROUNDED_TYPES and tensor._buffer is not None and tensor._buffer.array is not None
+    ]
+    return partial(_run_rounded, step, targets) if targets else step
 
 
 def _run_rounded(step: Step, arrays: list[Array]) -> None:
@@ -92,7 +95,8 @@ def _mesh_of(name: str, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> Me
     raise RuntimeError(f"{name}: {first[0].name if first else 'no tensor'} is not on a device")
 
 
-def _array_of(name: str, mesh: MeshDevice, tensor: Tensor) -> Array:
+def device_array(name: str, mesh: MeshDevice, tensor: Tensor) -> Array:
+    """Return the storage of a live tensor of ``mesh``, or raise an error that names ``name`` and the tensor."""
     buffer = tensor._buffer if isinstance(tensor, Tensor) else None
     if buffer is None or buffer.array is None or tensor._mesh is not mesh:
         _refuse(name, mesh, tensor)

@@ -19,10 +19,10 @@ class MeshEvent:
         self.position = position
 
     def __repr__(self) -> str:
-        return f"MeshEvent({self.device}, {self.position})"
+        return f"MeshEvent({self.device}, position {self.position})"
 
 
-def record_event(mesh_device: MeshDevice, cq_id: int = 0) -> MeshEvent:
+def record_event(mesh_device: MeshDevice, cq_id: int | None = None) -> MeshEvent:
     """Return an event behind everything enqueued on ``mesh_device`` so far.
 
     Raises:
@@ -40,22 +40,22 @@ def event_synchronize(mesh_event: MeshEvent) -> None:
     Raises:
         RuntimeError: a capture is open.
     """
-    mesh = mesh_event.device
-    with mesh.lock:
-        mesh.enter("event_synchronize")
-        mesh.refuse_capture("event_synchronize")
-        mesh.counters.syncs += 1
-        mesh.queue.wait(mesh_event.position)
+    _wait("event_synchronize", mesh_event.device, mesh_event.position, None)
 
 
-def synchronize_device(mesh_device: MeshDevice, cq_id: int | None = None) -> None:
-    """Wait until everything enqueued on ``mesh_device`` is complete (its submeshes have queues of their own).
+def synchronize_device(device: MeshDevice, cq_id: int | None = None) -> None:
+    """Wait until everything enqueued on a mesh is complete. Its submeshes have queues of their own.
 
     Raises:
         RuntimeError: a capture is open.
     """
-    with mesh_device.lock:
-        mesh_device.enter("synchronize_device", cq_id or 0)
-        mesh_device.refuse_capture("synchronize_device")
-        mesh_device.counters.syncs += 1
-        mesh_device.queue.wait(mesh_device.queue.issued)
+    with device.lock:
+        _wait("synchronize_device", device, None, cq_id)
+
+
+def _wait(op: str, mesh: MeshDevice, position: int | None, cq_id: int | None) -> None:
+    with mesh.lock:
+        mesh.enter(op, cq_id)
+        mesh.refuse_capture(op)
+        mesh.counters.syncs += 1
+        mesh.queue.wait(mesh.queue.issued if position is None else position)

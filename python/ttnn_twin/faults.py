@@ -21,9 +21,7 @@ class Faults:
         self.active = False
         self._rules: dict[str, list[_Rule]] = {}
 
-    def fail(
-        self, op: str, *, at: int = 1, times: int | None = 1, error: BaseException | None = None
-    ) -> None:
+    def fail(self, op: str, *, at: int = 1, times: int | None = 1, error: BaseException | None = None) -> None:
         """Make calls ``at`` .. ``at + times - 1`` of ``op`` raise ``error``; calls are counted from now.
 
         Args:
@@ -37,9 +35,7 @@ class Faults:
         """
         if at < 1 or (times is not None and times < 1):
             raise ValueError(f"fault on {op}: at={at} and times={times} must be 1 or more")
-        rule = _Rule(
-            at, None if times is None else at + times - 1, error or RuntimeError(f"injected fault: {op}")
-        )
+        rule = _Rule(at, None if times is None else at + times - 1, error or RuntimeError(f"injected fault: {op}"))
         self._rules.setdefault(op, []).append(rule)
         self.active = True
 
@@ -53,11 +49,7 @@ class Faults:
         failing = None
         for rule in self._rules.get(op, ()):
             rule.calls += 1
-            if (
-                failing is None
-                and rule.first <= rule.calls
-                and (rule.last is None or rule.calls <= rule.last)
-            ):
+            if failing is None and rule.first <= rule.calls and (rule.last is None or rule.calls <= rule.last):
                 failing = rule.error
         if failing is not None:
             raise failing

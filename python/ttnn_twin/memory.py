@@ -45,16 +45,18 @@ class ShardStrategy(enum.Enum):
     BLOCK = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class ShardSpec:
     """Shard shape (rows, columns) and the cores that hold the shards."""
 
     grid: CoreRangeSet
     shape: tuple[int, int]
-    orientation: ShardOrientation = ShardOrientation.ROW_MAJOR
+    orientation: ShardOrientation
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", (int(self.shape[0]), int(self.shape[1])))
+    def __init__(self, grid: CoreRangeSet, shard_shape: Sequence[int], shard_orientation: ShardOrientation) -> None:
+        object.__setattr__(self, "grid", grid)
+        object.__setattr__(self, "shape", (int(shard_shape[0]), int(shard_shape[1])))
+        object.__setattr__(self, "orientation", shard_orientation)
 
     def num_cores(self) -> int:
         """Return the number of cores of the grid."""
@@ -68,6 +70,13 @@ class MemoryConfig:
     memory_layout: TensorMemoryLayout = TensorMemoryLayout.INTERLEAVED
     buffer_type: BufferType = BufferType.DRAM
     shard_spec: ShardSpec | None = None
+
+    def __post_init__(self) -> None:
+        # Hashed for every tensor specification an op makes.
+        object.__setattr__(self, "_hash", hash((self.memory_layout, self.buffer_type, self.shard_spec)))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined, no-any-return]
 
     def is_sharded(self) -> bool:
         """Return whether the tensor is cut into shards."""
@@ -105,7 +114,7 @@ def create_sharded_memory_config(
     which must then divide evenly. Follows chapter 40, section F.2.
 
     Raises:
-        ValueError: the shape cannot be cut evenly over the grid.
+        RuntimeError: the shape cannot be cut evenly over the grid.
     """
     grid = _range_set(core_grid)
     cores = grid.num_cores()
@@ -115,7 +124,7 @@ def create_sharded_memory_config(
     if not use_height_and_width_as_shard_shape:
         rows, columns = _divisors(grid, cores, strategy)
         if height % rows or width % columns:
-            raise ValueError(
+            raise RuntimeError(
                 f"create_sharded_memory_config: shape {tuple(shape)} ({height} x {width}) does not divide into "
                 f"{rows} x {columns} shards over {cores} cores"
             )

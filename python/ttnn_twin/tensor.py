@@ -3,146 +3,87 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .buffer import Array, Buffer
 from .dtypes import (
+    BLOCK_FLOAT_TYPES,
     ROW_MAJOR_LAYOUT,
     TILE_LAYOUT,
-    TILE_SIZE,
     DataType,
     Layout,
     StorageType,
-    float32,
-    int32,
-    storage_bytes,
+    default_type,
+    result_dtype,
     storage_dtype,
-    uint8,
-    uint16,
-    uint32,
+    takes_elements,
 )
 from .memory import DRAM_MEMORY_CONFIG, MemoryConfig
+from .spec import Shape, TensorSpec
 
 if TYPE_CHECKING:
     from .mesh import MeshDevice
     from .queue import CommandQueue
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
-_ids = itertools.count(1)
-_DEFAULT_TYPES = {"f4": float32, "i4": int32, "u4": uint32, "u2": uint16, "u1": uint8}
-_RESULT_TYPES = {uint16: np.uint16, uint8: np.uint8}
-
-
-class Shape(tuple[int, ...]):
-    """Sizes of the dimensions, outermost first. A tuple, so that it compares and unpacks like one."""
-
-    __slots__ = ()
-
-    def __new__(cls, sizes: Iterable[int]) -> Shape:
-        return super().__new__(cls, map(int, sizes))
-
-    @property
-    def rank(self) -> int:
-        """Return the number of dimensions."""
-        return len(self)
-
-    def __repr__(self) -> str:
-        return f"Shape({list(self)})"
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """Everything about a tensor but its elements.
-
-    ``padded_shape`` defaults to ``shape`` with the last two sizes rounded up to a tile in tile layout.
-    """
-
-    shape: tuple[int, ...]
-    dtype: DataType
-    layout: Layout = ROW_MAJOR_LAYOUT
-    memory_config: MemoryConfig = DRAM_MEMORY_CONFIG
-    padded_shape: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        shape = Shape(self.shape)
-        padded = shape if self.padded_shape is None else Shape(self.padded_shape)
-        if self.padded_shape is None and self.layout is TILE_LAYOUT:
-            tiled = [-(-size // TILE_SIZE) * TILE_SIZE for size in (shape[-2:] if shape else ())]
-            padded = Shape((*shape[:-2], *tiled))
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "padded_shape", padded)
-        key = (shape, self.dtype, self.layout, self.memory_config, padded)
-        object.__setattr__(self, "_hash", hash(key))
-
-    def __hash__(self) -> int:
-        return self._hash  # type: ignore[attr-defined, no-any-return]
-
-    @property
-    def device_bytes(self) -> int:
-        """Return the bytes the padded tensor takes on a device."""
-        volume = 1
-        for size in self.padded_shape or ():
-            volume *= size
-        return storage_bytes(self.dtype, volume)
-
-
-class Buffer:
-    """Device memory of one tensor. ``array`` is ``None`` once it was freed; queued work keeps the array alive."""
-
-    __slots__ = ("__weakref__", "array", "id", "origin", "spec")
-
-    def __init__(self, array: Array, spec: TensorSpec, origin: str) -> None:
-        self.array: Array | None = array
-        self.spec = spec
-        self.origin = origin
-        self.id = next(_ids)
-
-    @classmethod
-    def empty(cls, spec: TensorSpec, origin: str, *, marked: bool) -> Buffer:
-        """Return a buffer with undefined contents; ``marked`` makes them NaN or a large number, to be noticed."""
-        dtype = storage_dtype(spec.dtype)
-        if not marked:
-            return cls(np.empty(spec.shape, dtype), spec, origin)
-        return cls(np.full(spec.shape, np.nan if dtype.kind == "f" else 0x7FFFFFFF, dtype), spec, origin)
-
-    @property
-    def name(self) -> str:
-        """Return the name used in messages: what made the tensor, its number, type and shape."""
-        return f"tensor #{self.id} ({self.origin}, {self.spec.dtype.name.lower()} {list(self.spec.shape)})"
+__all__ = ["Array", "Buffer", "Shape", "Tensor", "TensorSpec"]
 
 
 class Tensor:
-    """Tensor on the host (made from an array) or on a mesh (made by ops and transfers).
+    """Tensor on the host or on a mesh.
 
-    ``Tensor(array, dtype)`` borrows a C-contiguous array of the storage type (float32, int32, uint32) and
-    converts any other; a borrowed array that changes later changes the tensor.
+    ``Tensor(array, data_type)`` makes a host tensor. It **borrows** an array that is C-contiguous and of the storage
+    type (float32, int32, uint32) and converts any other: a borrowed array must not change before copies out of the
+    tensor are complete. (ttnn copies here, but borrows in ``from_torch``; the twin takes the stricter reading.) With
+    ``device`` the tensor is uploaded at once.
 
     Args:
-        array: NumPy array of numbers.
-        dtype: element type; by default that of the array.
+        tensor: writable NumPy array of float32, int32, uint32, uint16, uint8 or bool; integers of other widths only
+            for an integer ``data_type``.
+        data_type: element type; by default that of the array.
+        device: mesh to upload to.
+        layout: by default rows, or tiles for the block-float types, which exist in tiles only.
+        mem_config: where on the device.
 
     Raises:
-        TypeError: ``array`` is no NumPy array, or has no type the device knows and none is given.
+        TypeError: ``tensor`` is no NumPy array, is read-only, or has elements that ``data_type`` cannot take.
     """
 
     __slots__ = ("__weakref__", "_array", "_buffer", "_mesh", "_queue", "_ready_at", "_replicas", "_spec")
 
-    def __init__(self, array: Array, dtype: DataType | None = None) -> None:
-        if not isinstance(array, np.ndarray):
-            raise TypeError(f"Tensor: a NumPy array is needed, got {type(array).__name__}")
-        if dtype is None:
-            dtype = _DEFAULT_TYPES.get(array.dtype.str[1:])
-            if dtype is None:
-                raise TypeError(f"Tensor: no device type for elements of {array.dtype}; name one")
-        self._array: Array | None = np.ascontiguousarray(array, storage_dtype(dtype)).reshape(array.shape)
-        self._spec = TensorSpec(array.shape, dtype)
-        self._buffer: Buffer | None = None
-        self._mesh: MeshDevice | None = None
+    def __init__(
+        self,
+        tensor: Array,
+        data_type: DataType | None = None,
+        device: MeshDevice | None = None,
+        layout: Layout | None = None,
+        mem_config: MemoryConfig | None = None,
+    ) -> None:
+        if not isinstance(tensor, np.ndarray):
+            raise TypeError(f"Tensor: a NumPy array is needed, got {type(tensor).__name__}")
+        if not tensor.flags.writeable:
+            raise TypeError("Tensor: the array is read-only, which ttnn does not take; copy it")
+        dtype = default_type(tensor.dtype) if data_type is None else data_type
+        if dtype is None or not takes_elements(dtype, tensor.dtype):
+            raise TypeError(f"Tensor: elements of {tensor.dtype} cannot become {dtype or 'a device type'}")
+        if layout is None:
+            layout = TILE_LAYOUT if dtype in BLOCK_FLOAT_TYPES else ROW_MAJOR_LAYOUT
+        array: Array = np.ascontiguousarray(tensor, storage_dtype(dtype)).reshape(tensor.shape)
+        self._reset(TensorSpec(tensor.shape, dtype, layout, mem_config or DRAM_MEMORY_CONFIG), array)
+        if device is not None:
+            from .transfer import upload_new
+
+            buffer = upload_new("Tensor", device, self)
+            self._reset(buffer.spec, None, device, buffer)
+
+    def _reset(
+        self, spec: TensorSpec, array: Array | None, mesh: MeshDevice | None = None, buffer: Buffer | None = None
+    ) -> None:
+        self._spec = spec
+        self._array: Array | None = array
+        self._mesh = mesh
+        self._buffer = buffer
         self._queue: CommandQueue | None = None
         self._ready_at = 0
         self._replicas = 1
@@ -150,24 +91,13 @@ class Tensor:
     @classmethod
     def _on_device(cls, mesh: MeshDevice, buffer: Buffer) -> Tensor:
         self = cls.__new__(cls)
-        self._array = None
-        self._spec = buffer.spec
-        self._buffer = buffer
-        self._mesh = mesh
-        self._queue = None
-        self._ready_at = 0
-        self._replicas = 1
+        self._reset(buffer.spec, None, mesh, buffer)
         return self
 
     @classmethod
     def _on_host(cls, array: Array, spec: TensorSpec, *, replicas: int = 1) -> Tensor:
         self = cls.__new__(cls)
-        self._array = array
-        self._spec = spec
-        self._buffer = None
-        self._mesh = None
-        self._queue = None
-        self._ready_at = 0
+        self._reset(spec, array)
         self._replicas = replicas
         return self
 
@@ -217,8 +147,8 @@ class Tensor:
         return self._spec.memory_config.is_sharded()
 
     def device(self) -> MeshDevice | None:
-        """Return the mesh of a device tensor, else ``None``."""
-        return self._mesh
+        """Return the mesh of an allocated device tensor, else ``None``."""
+        return self._mesh if self.is_allocated() else None
 
     def storage_type(self) -> StorageType:
         """Return ``StorageType.HOST`` or ``StorageType.DEVICE``."""
@@ -229,27 +159,33 @@ class Tensor:
         return self._buffer is None or self._buffer.array is not None
 
     def volume(self) -> int:
-        """Return the number of logical elements."""
-        count = 1
-        for size in self._spec.shape:
-            count *= size
-        return count
+        """Return the number of padded elements."""
+        return self._spec.volume
 
-    def cpu(self, blocking: bool = True, cq_id: int = 0) -> Tensor:
-        """Copy a device tensor to the host; see :func:`ttnn_twin.transfer.from_device`."""
+    def cpu(self, blocking: bool = True, cq_id: int | None = None) -> Tensor:
+        """Copy a device tensor to the host; see :func:`ttnn_twin.from_device`."""
         from .transfer import read_to_host
 
         return read_to_host("cpu", self, blocking=blocking, cq_id=cq_id)
 
+    def deallocate(self, force: bool = False) -> None:
+        """Free a device tensor; see :func:`ttnn_twin.deallocate`."""
+        from .transfer import deallocate
+
+        deallocate(self, force)
+
     def to_numpy(self) -> Array:
         """Return the elements of a host tensor as a NumPy array of its logical shape.
+
+        The array is float32, int32, uint32, uint16 or uint8. Unlike ttnn, which has no NumPy type for them, the
+        twin returns bfloat16 and block-float tensors as float32; portable code converts with ``to_dtype`` first.
 
         Raises:
             RuntimeError: the tensor is on a device, or is an asynchronous read that nobody waited for yet.
         """
         array = self._host_array("to_numpy")
-        result = _RESULT_TYPES.get(self._spec.dtype)
-        return array if result is None else array.astype(result)
+        dtype = result_dtype(self._spec.dtype)
+        return array if array.dtype == dtype else array.astype(dtype)
 
     def _host_array(self, op: str) -> Array:
         array = self._array

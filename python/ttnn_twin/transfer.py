@@ -7,73 +7,81 @@ from functools import partial
 
 import numpy as np
 
-from .dispatch import _array_of, dispatch
-from .dtypes import ROUNDED_TYPES, Layout, round_to_bfloat16
-from .memory import DRAM_MEMORY_CONFIG, MemoryConfig
+from .dispatch import device_array, dispatch
+from .dtypes import ROUNDED_TYPES, TILE_LAYOUT, DataType, round_to_bfloat16, storage_dtype
+from .memory import MemoryConfig
 from .mesh import MeshDevice
-from .tensor import Array, Tensor, TensorSpec
+from .tensor import Array, Buffer, Tensor, TensorSpec
 
 
 def to_device(
-    tensor: Tensor, device: MeshDevice, memory_config: MemoryConfig | None = None, *, cq_id: int = 0
+    tensor: Tensor, device: MeshDevice, memory_config: MemoryConfig | None = None, *, queue_id: int | None = None
 ) -> Tensor:
     """Allocate a device tensor and enqueue the copy of a host tensor into it.
 
-    In deferred execution the host array is read when the copy runs.
+    In deferred execution the host array is read when the copy runs. A tensor that is on ``device`` is returned.
 
     Raises:
-        RuntimeError: a capture is open, or ``tensor`` is on another mesh or not readable yet.
+        RuntimeError: a capture is open, or ``tensor`` is on another mesh or an asynchronous read in flight.
     """
-    with device.lock:
-        device.enter("to_device", cq_id)
-        device.refuse_capture("to_device")
-        if tensor._mesh is not None:
-            if tensor._mesh is device:
-                return tensor
-            raise RuntimeError(f"to_device: {tensor.name} is on {tensor._mesh}, not on the host")
-        source = tensor._host_array("to_device")
+    if tensor._mesh is device:
+        return tensor
+    return Tensor._on_device(device, upload_new("to_device", device, tensor, memory_config, queue_id))
+
+
+def upload_new(
+    op: str,
+    mesh: MeshDevice,
+    tensor: Tensor,
+    memory_config: MemoryConfig | None = None,
+    cq_id: int | None = None,
+) -> Buffer:
+    """Allocate a buffer for a host tensor and enqueue the upload."""
+    with mesh.lock:
+        mesh.enter(op, cq_id)
+        mesh.refuse_capture(op)
+        source = tensor._host_array(op)
         spec = tensor._spec
-        memory = memory_config or spec.memory_config
-        result = device.allocate(
-            TensorSpec(spec.shape, spec.dtype, spec.layout, memory, spec.padded_shape), "to_device"
-        )
-        device.counters.bytes_to_device += spec.device_bytes
-        device.queue.submit(_upload(device, source, result))
-        return result
+        if memory_config is not None:
+            spec = TensorSpec(spec.shape, spec.dtype, spec.layout, memory_config, spec.padded_shape)
+        buffer = mesh.memory.allocate(spec, op)
+        mesh.counters.allocations += 1
+        assert buffer.array is not None
+        _enqueue_upload(mesh, source, buffer.array, spec)
+        return buffer
 
 
-def copy_host_to_device_tensor(host_tensor: Tensor, device_tensor: Tensor, cq_id: int = 0) -> None:
+def copy_host_to_device_tensor(host_tensor: Tensor, device_tensor: Tensor, cq_id: int | None = None) -> None:
     """Enqueue the copy of a host tensor into an existing device tensor of the same shape, type and layout.
 
     In deferred execution the host array is read when the copy runs, as on hardware: keep it unchanged until then.
 
     Raises:
-        RuntimeError: a capture is open, a tensor is on the wrong side or freed, or the specifications differ.
+        RuntimeError: a capture is open, a tensor is on the wrong side, freed or an asynchronous read in flight, or
+            shape, type or layout differ.
     """
     op = "copy_host_to_device_tensor"
     mesh = device_tensor._mesh
     if mesh is None:
-        raise RuntimeError(f"{op}: destination {device_tensor.name} is on the host")
+        raise RuntimeError(f"{op}: the destination {device_tensor.name} is on the host")
     with mesh.lock:
         mesh.enter(op, cq_id)
         mesh.refuse_capture(op)
-        _array_of(op, mesh, device_tensor)
-        source, target = host_tensor._spec, device_tensor._spec
-        array = host_tensor._host_array(op)
-        if (source.shape, source.dtype, source.layout) != (target.shape, target.dtype, target.layout):
+        target = device_array(op, mesh, device_tensor)
+        source = host_tensor._host_array(op)
+        mine, theirs = host_tensor._spec, device_tensor._spec
+        if mine.shape != theirs.shape or mine.dtype is not theirs.dtype or mine.layout is not theirs.layout:
             raise RuntimeError(
-                f"{op}: host {list(source.shape)} {source.dtype.name} {source.layout.name} does not match device "
-                f"{list(target.shape)} {target.dtype.name} {target.layout.name}"
+                f"{op}: host {list(mine.shape)} {mine.dtype.name} {mine.layout.name} does not match "
+                f"{device_tensor.name} {theirs.layout.name}"
             )
-        mesh.counters.bytes_to_device += target.device_bytes
-        mesh.queue.submit(_upload(mesh, array, device_tensor))
+        _enqueue_upload(mesh, source, target, theirs)
 
 
-def _upload(mesh: MeshDevice, source: Array, target: Tensor) -> partial[None]:
-    array = _array_of("upload", mesh, target)
-    if mesh.rounds and target._spec.dtype in ROUNDED_TYPES:
-        return partial(_copy_rounded, array, source)
-    return partial(np.copyto, array, source)
+def _enqueue_upload(mesh: MeshDevice, source: Array, target: Array, spec: TensorSpec) -> None:
+    mesh.counters.bytes_to_device += spec.device_bytes
+    rounds = mesh.rounds and spec.dtype in ROUNDED_TYPES
+    mesh.queue.submit(partial(_copy_rounded if rounds else np.copyto, target, source))
 
 
 def _copy_rounded(target: Array, source: Array) -> None:
@@ -81,27 +89,27 @@ def _copy_rounded(target: Array, source: Array) -> None:
     round_to_bfloat16(target)
 
 
-def from_device(tensor: Tensor, blocking: bool = True, *, cq_id: int = 0) -> Tensor:
-    """Copy a device tensor to the host; see ``read_to_host``."""
-    return read_to_host("from_device", tensor, blocking=blocking, cq_id=cq_id)
-
-
-def read_to_host(op: str, tensor: Tensor, *, blocking: bool, cq_id: int) -> Tensor:
+def from_device(tensor: Tensor, blocking: bool = True, *, queue_id: int | None = None) -> Tensor:
     """Enqueue the copy of a device tensor to a new host tensor; a host tensor is returned as it is.
 
     A non-blocking read returns at once; its contents become readable when an event recorded after it, or the
-    device, was synchronised.
+    device, was synchronised. The device tensor may be freed before that.
 
     Raises:
         RuntimeError: a capture is open, or the tensor was freed.
     """
+    return read_to_host("from_device", tensor, blocking=blocking, cq_id=queue_id)
+
+
+def read_to_host(op: str, tensor: Tensor, *, blocking: bool, cq_id: int | None) -> Tensor:
+    """Do the work of ``from_device`` and ``Tensor.cpu`` under the name ``op``."""
     mesh = tensor._mesh
     if mesh is None:
         return tensor
     with mesh.lock:
         mesh.enter(op, cq_id)
         mesh.refuse_capture(op)
-        source = _array_of(op, mesh, tensor)
+        source = device_array(op, mesh, tensor)
         target = np.empty_like(source)
         mesh.counters.bytes_to_host += tensor._spec.device_bytes
         position = mesh.queue.submit(partial(np.copyto, target, source))
@@ -119,10 +127,12 @@ def copy(input_a: Tensor, input_b: Tensor) -> Tensor:
     """Enqueue the copy of device tensor ``input_a`` into device tensor ``input_b`` and return ``input_b``.
 
     Raises:
-        RuntimeError: the shapes differ, or a tensor is not usable.
+        RuntimeError: shape or layout differ, the type differs outside tile layout, or a tensor is not usable.
     """
     if input_a.shape != input_b.shape or input_a.layout is not input_b.layout:
-        raise RuntimeError(f"copy: {input_a.name} does not match {input_b.name}")
+        raise RuntimeError(f"copy: shape and layout of {input_a!r} do not match {input_b!r}")
+    if input_a.dtype is not input_b.dtype and input_a.layout is not TILE_LAYOUT:
+        raise RuntimeError(f"copy: {input_a!r} to {input_b!r}: only tile layout converts types")
     dispatch("copy", reads=(input_a,), kernel=_copy_kernel, writes=(input_b,))
     return input_b
 
@@ -132,14 +142,16 @@ def _copy_kernel(_out: list[Array], read: list[Array], write: list[Array]) -> No
 
 
 def deallocate(tensor: Tensor, force: bool = True) -> None:
-    """Free a device tensor. Work that is already enqueued, and traces that made it, still use its memory.
+    """Free a device tensor; a host tensor stays as it is. Work that is already enqueued still uses the memory.
+
+    ``force`` is accepted as in ttnn; a buffer is always freed for all tensors that share it.
 
     Raises:
-        RuntimeError: the tensor is on the host or was freed before.
+        RuntimeError: the tensor was freed before (which ttnn lets pass).
     """
     mesh, buffer = tensor._mesh, tensor._buffer
     if mesh is None or buffer is None:
-        raise RuntimeError(f"deallocate: {tensor.name} is on the host, a device tensor is needed")
+        return
     with mesh.lock:
         mesh.enter("deallocate")
         if buffer.array is None:
@@ -148,19 +160,21 @@ def deallocate(tensor: Tensor, force: bool = True) -> None:
 
 
 def get_device_tensors(tensor: Tensor) -> list[Tensor]:
-    """Return one tensor per device. The twin replicates, so all of them share the elements."""
+    """Return one tensor per device. The twin replicates, so all of them share the elements of ``tensor``."""
     mesh, buffer = tensor._mesh, tensor._buffer
-    if mesh is None or buffer is None:
-        array = tensor._host_array("get_device_tensors")
-        return [Tensor._on_host(array, tensor._spec) for _ in range(tensor._replicas)]
-    if mesh.get_num_devices() == 1:
-        return [tensor]
-    return [Tensor._on_device(mesh, buffer) for _ in range(mesh.get_num_devices())]
+    if mesh is not None and buffer is not None:
+        return [Tensor._on_device(mesh, buffer) for _ in range(mesh.get_num_devices())]
+    array = tensor._host_array("get_device_tensors")
+    return [Tensor._on_host(array, tensor._spec) for _ in range(tensor._replicas)]
 
 
-def to_layout(tensor: Tensor, layout: Layout) -> Tensor:
-    """Return a host tensor with another layout; the elements are shared. Device tensors go through the op."""
-    spec = tensor._spec
-    return Tensor._on_host(
-        tensor._host_array("to_layout"), TensorSpec(spec.shape, spec.dtype, layout, DRAM_MEMORY_CONFIG)
-    )
+def to_dtype(input_tensor: Tensor, dtype: DataType) -> Tensor:
+    """Return a host tensor converted to ``dtype``, layout kept.
+
+    Raises:
+        RuntimeError: the tensor is on a device, or is an asynchronous read that nobody waited for yet.
+    """
+    array = input_tensor._host_array("to_dtype").astype(storage_dtype(dtype))
+    spec = input_tensor._spec
+    made = TensorSpec(spec.shape, dtype, spec.layout, spec.memory_config, spec.padded_shape)
+    return Tensor._on_host(array, made, replicas=input_tensor._replicas)
