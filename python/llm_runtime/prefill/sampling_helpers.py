@@ -73,9 +73,7 @@ def _slice_sampling_params(params: Any, source_rows: Sequence[int]) -> Any:
             if len(value) == 1:
                 changes[item.name] = [value[0]] * len(source_rows)
             elif last >= len(value):
-                raise ValueError(
-                    f"sampling field {item.name} has {len(value)} rows, row {last} was asked for"
-                )
+                raise ValueError(f"sampling field {item.name} has {len(value)} rows, row {last} was asked for")
             else:
                 changes[item.name] = [value[row] for row in source_rows]
         elif value is not original:

@@ -71,9 +71,7 @@ class PreparedSamplingParams:
             raise ValueError(f"active_rows must be in 1..{self.batch_size}, got {self.active_rows}")
         for name in _ROW_FIELDS:
             if len(getattr(self, name)) != self.batch_size:
-                raise ValueError(
-                    f"{name} has {len(getattr(self, name))} rows, batch_size is {self.batch_size}"
-                )
+                raise ValueError(f"{name} has {len(getattr(self, name))} rows, batch_size is {self.batch_size}")
         if self.active_mask.count(True) != self.active_rows:
             raise ValueError(
                 f"active_mask marks {self.active_mask.count(True)} rows, active_rows is {self.active_rows}"
@@ -231,8 +229,7 @@ def _top_k_rows(columns: _Columns, greedy: list[bool], limit: int) -> list[int]:
             columns.refuse(
                 ValueError,
                 row,
-                f"top_k {value} is outside [1, {limit}], the device sampler's range; "
-                "sample this request on the host",
+                f"top_k {value} is outside [1, {limit}], the device sampler's range; sample this request on the host",
             )
     return column
 
@@ -316,9 +313,7 @@ def prepare_sampling_params(
     ]
     values: dict[str, list[Any]] = {
         "top_k": _top_k_rows(columns, greedy, max_device_top_k),
-        "top_p": [
-            0.0 if is_greedy else min(max(p, 0.0), 1.0) for p, is_greedy in zip(top_p, greedy, strict=True)
-        ],
+        "top_p": [0.0 if is_greedy else min(max(p, 0.0), 1.0) for p, is_greedy in zip(top_p, greedy, strict=True)],
         "temperature": [1.0 if value == 0.0 else 1.0 / value for value in temperatures],
         "presence_penalty": columns.floats("presence_penalty", 0.0),
         "frequency_penalty": columns.floats("frequency_penalty", 0.0),
