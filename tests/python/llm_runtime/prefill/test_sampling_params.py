@@ -7,6 +7,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+
 from llm_runtime.prefill.sampling_helpers import (
     SamplingParams,
     _slice_sampling_params,
@@ -107,9 +108,7 @@ def test_one_stochastic_row_moves_the_batch_to_top_k():
 
 
 def test_entries_past_the_active_rows_are_not_validated():
-    prepared = prepare(
-        SamplingParams([1.0], [4, 999], [0.5, 0.5], num_logprobs=[0, -7], enable_log_probs=[True, True])
-    )
+    prepared = prepare(SamplingParams([1.0], [4, 999], [0.5, 0.5], num_logprobs=[0, -7], enable_log_probs=[True, True]))
     assert prepared.top_k == (4, 1, 1, 1)
     assert prepared.logprob_modes == ("sampled_token", "none", "none", "none")
 
