@@ -41,6 +41,8 @@ class Shape(tuple[int, ...]):
         return f"Shape({list(self)})"
 
 
+# Ops make specifications of the same few values all the time: what is derived from one is looked up.
+_known: dict[tuple[Any, ...], tuple[Shape, Shape, int]] = {}
 _numbers: dict[tuple[Any, ...], int] = {}
 _next_number = itertools.count()
 
@@ -61,20 +63,15 @@ class TensorSpec:
     padded_shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        shape = self.shape if type(self.shape) is Shape else Shape(self.shape)
-        if self.padded_shape is not None:
-            padded = Shape(self.padded_shape)
-        elif self.layout is TILE_LAYOUT:
-            padded = _tiled(shape)
-        else:
-            padded = shape
-        material = (tuple(shape), self.dtype, self.layout, self.memory_config, tuple(padded))
-        number = _numbers.get(material)
-        if number is None:
-            number = _numbers.setdefault(material, next(_next_number))
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "padded_shape", padded)
-        object.__setattr__(self, "_key", number)
+        padding = None if self.padded_shape is None else tuple(self.padded_shape)
+        fields = (tuple(self.shape), self.dtype, self.layout, self.memory_config, padding)
+        known = _known.get(fields)
+        if known is None:
+            known = _known[fields] = _normalised(*fields)
+        setter = object.__setattr__
+        setter(self, "shape", known[0])
+        setter(self, "padded_shape", known[1])
+        setter(self, "_key", known[2])
 
     @property
     def key(self) -> int:
@@ -96,6 +93,24 @@ class TensorSpec:
     def device_bytes(self) -> int:
         """Return the bytes the padded tensor takes on a device."""
         return storage_bytes(self.dtype, self.volume)
+
+
+def _normalised(
+    sizes: tuple[int, ...],
+    dtype: DataType,
+    layout: Layout,
+    memory_config: MemoryConfig,
+    padding: tuple[int, ...] | None,
+) -> tuple[Shape, Shape, int]:
+    shape = Shape(sizes)
+    if padding is None and layout is TILE_LAYOUT:
+        padded = _tiled(shape)
+    else:
+        padded = shape if padding is None else Shape(padding)
+    value = (tuple(shape), dtype, layout, memory_config, tuple(padded))
+    number = _numbers.get(value)
+    # `setdefault`: two threads may meet here.
+    return shape, padded, _numbers.setdefault(value, next(_next_number)) if number is None else number
 
 
 def _tiled(shape: Shape) -> Shape:
