@@ -102,14 +102,18 @@ def storage_bytes(dtype: DataType, volume: int) -> int:
     return int(_ELEMENT_BYTES[dtype] * volume)
 
 
+# Typed, because NumPy 1 computes a scalar array and a Python number in int64.
+_SHIFT, _ONE, _HALF, _UPPER_HALF = np.uint32(16), np.uint32(1), np.uint32(0x7FFF), np.uint32(0xFFFF0000)
+
+
 def round_to_bfloat16(array: np.ndarray[Any, Any]) -> None:
     """Round a float32 array to bfloat16 values (nearest, ties to even) in place.
 
     On the bits, which takes less than half the time of a cast to ``ml_dtypes.bfloat16`` and back.
     """
     bits = array.view(np.uint32)
-    carry = bits >> 16
-    carry &= 1
-    carry += 0x7FFF
+    carry = bits >> _SHIFT
+    carry &= _ONE
+    carry += _HALF
     bits += carry
-    bits &= 0xFFFF0000
+    bits &= _UPPER_HALF
