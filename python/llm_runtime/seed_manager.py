@@ -23,7 +23,7 @@ class SeedBuffer(Protocol):
     source: npt.NDArray[np.uint32]
 
     def update(self, values: npt.NDArray[np.uint32]) -> None:
-        """Write uint32 [sampler rows] into the device buffer in place."""
+        """Write uint32 [sampler rows] into the device buffer in place, unless it holds them already."""
 
     def get_device_buffer(self) -> Any:
         """The device tensor; the same object for as long as traces may use it."""
@@ -39,7 +39,6 @@ class SeedManager:
 
     def __init__(self, seeds: SeedBuffer) -> None:
         self._buffer = seeds
-        self._staged: npt.NDArray[np.uint32] | None = None
 
     def create_state(self) -> SeedState:
         """A state without streams, one slot per sampler row."""
@@ -76,7 +75,7 @@ class SeedManager:
             values[:] = drawn[0]
         else:
             values[: len(slots)] = drawn
-        self._stage(values)
+        self._buffer.update(values)
 
     def synchronize(
         self,
@@ -123,7 +122,7 @@ class SeedManager:
         wanted = state._positions[rows] + 1 if positions is None else np.asarray(positions, np.int64)[rows]
         values = self._buffer.source.copy()
         values[rows] = state.draw(rows, wanted)
-        self._stage(values)
+        self._buffer.update(values)
 
     def apply_slot_remap(self, state: SeedState, slot_remap: Sequence[int]) -> None:
         """Move streams: slot i then holds what slot `slot_remap[i]` held; slots beyond its length stay.
@@ -148,7 +147,7 @@ class SeedManager:
 
     def restore_defaults(self, state: SeedState) -> None:
         """Write the default seeds into the buffer; streams stay as they are."""
-        self._stage(self._buffer.source.copy())
+        self._buffer.update(self._buffer.source.copy())
 
     def reset(self, state: SeedState) -> None:
         """End every stream and restore the default seeds."""
@@ -172,14 +171,6 @@ class SeedManager:
         if not all(state._active[list(slots)]):
             missing = [slot for slot in slots if not state._active[slot]]
             raise RuntimeError(f"slots {missing} have no random stream yet; call with reset_batch=True first")
-
-    def _stage(self, values: npt.NDArray[np.uint32]) -> None:
-        # What lies in the buffer is known only after the first update that succeeded.
-        if self._staged is not None and np.array_equal(values, self._staged):
-            return
-        self._staged = None
-        self._buffer.update(values)
-        self._staged = values
 
 
 def _check_slots(state: SeedState, slots: Sequence[int]) -> None:

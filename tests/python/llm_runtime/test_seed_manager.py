@@ -23,11 +23,9 @@ class Buffer:
     def __init__(self) -> None:
         self.source = DEFAULTS.copy()
         self.device = DEFAULTS.copy()
-        self.updates = 0
 
     def update(self, values: npt.NDArray[np.uint32]) -> None:
         self.device[:] = values
-        self.updates += 1
 
     def get_device_buffer(self) -> object:
         return self.device
@@ -226,34 +224,6 @@ def test_changed_seeds_are_taken_over_and_others_go_on() -> None:
     manager.reload_request_seeds(state, [8, None], [0, 1])
     assert state.request_seeds[:2] == (8, None)
     assert state.random_states[1] == unseeded
-
-
-def test_the_buffer_is_written_only_when_its_contents_change() -> None:
-    on = lane()
-    manager, state, buffer = on
-    step([5], [3], on=on)
-    updates = buffer.updates
-    step([5], [3], reset_batch=False, on=on)
-    assert buffer.updates == updates
-    manager.restore_defaults(state)
-    assert buffer.updates == updates + 1
-    assert state.active[0]
-
-
-def test_a_failed_write_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    on = lane()
-    manager, state, buffer = on
-    step([5], [3], on=on)
-    with monkeypatch.context() as patch:
-
-        def fail(values: object) -> None:
-            raise RuntimeError("copy failed")
-
-        patch.setattr(buffer, "update", fail)
-        with pytest.raises(RuntimeError, match="copy failed"):
-            manager.restore_defaults(state)
-    step([5], [3], reset_batch=False, on=on)
-    assert buffer.device[0] == device_seed(5, 3)
 
 
 @pytest.mark.covers("D11")
