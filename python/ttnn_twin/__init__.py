@@ -40,7 +40,8 @@ from .memory import (
     TensorMemoryLayout,
     create_sharded_memory_config,
 )
-from .mesh import MeshDevice, MeshShape, close_mesh_device, open_mesh_device
+from .mesh import MeshDevice, close_mesh_device, open_mesh_device
+from .mesh_options import MeshShape
 from .ops import *  # noqa: F403 - the op package lists its own names
 from .tensor import Shape, Tensor, TensorSpec
 from .trace import (
