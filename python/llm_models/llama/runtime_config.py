@@ -37,7 +37,8 @@ class LlamaRuntimeConfig:
     @property
     def trace_prefill_supported_seq_lens(self) -> tuple[int, ...]:
         """The prefill buckets that are warmed and traced, ascending."""
-        return prefill_bucket_ladder(self.max_prefill_chunk_size, self.max_seq_len)
+        ladder: tuple[int, ...] = prefill_bucket_ladder(self.max_prefill_chunk_size, self.max_seq_len)
+        return ladder
 
     def can_enable_trace(self, prefill_seq_len: int, num_cached_tokens: int = 0) -> bool:
         """Whether a prefill invocation of this padded length can be traced; the cached offset does not matter."""

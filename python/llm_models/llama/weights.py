@@ -83,7 +83,8 @@ def upload(ns: Any, mesh_device: Any, array: npt.NDArray[Any], *, layout: Any, d
     Block formats are made on the device from bfloat16, since the host side has no rows of them.
     """
     on_host = dtype if dtype in (ns.float32, ns.int32, ns.uint32) else ns.bfloat16
-    host = ns.Tensor(array, on_host)
+    # A mapped checkpoint gives read-only views, which the device library does not take.
+    host = ns.Tensor(array if array.flags.writeable else array.copy(), on_host)
     if layout != ns.ROW_MAJOR_LAYOUT:
         host = ns.to_layout(host, layout)
     tensor = ns.to_device(host, device=mesh_device, memory_config=ns.DRAM_MEMORY_CONFIG)
