@@ -70,9 +70,7 @@ class TraceCoverageError(RuntimeError):
         ]
         if self.nearest is not None:
             field, wanted, registered = self.nearest
-            parts.append(
-                f"closest registered trace differs in {field}: wanted {wanted!r}, has {registered!r}"
-            )
+            parts.append(f"closest registered trace differs in {field}: wanted {wanted!r}, has {registered!r}")
         entries = [
             f"{digest} {'captured' if captured else 'registered, not captured'} {material!r}"
             for digest, material, captured in self.coverage

@@ -25,9 +25,7 @@ def host_array(value: Any, *, name: str) -> np.ndarray[Any, Any]:
         try:
             return np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise TypeError(
-                f"{name}: NumPy cannot view this {type(value).__name__} on the CPU: {error}"
-            ) from error
+            raise TypeError(f"{name}: NumPy cannot view this {type(value).__name__} on the CPU: {error}") from error
     try:
         return np.asarray(memoryview(value))
     except TypeError as error:

@@ -26,9 +26,7 @@ class TensorResourceOrphan:
     deallocated_tensor_ids: set[int] = field(default_factory=set)
 
 
-def best_effort_deallocate_owned_tensors(
-    value: Any, completed: set[int] | None = None
-) -> list[BaseException]:
+def best_effort_deallocate_owned_tensors(value: Any, completed: set[int] | None = None) -> list[BaseException]:
     """Deallocate every device tensor in the tree `value` once and return the failures in visit order.
 
     Walks `None`, tensors, dict values, lists, tuples, sets and objects with a callable

@@ -6,8 +6,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import ttnn_twin as ttnn
 
+import ttnn_twin as ttnn
 from llm_runtime.program_compiler import ProgramCompiler
 from llm_runtime.trace_compiler import TraceCapturePlan, TraceCompiler
 

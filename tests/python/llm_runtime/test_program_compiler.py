@@ -7,9 +7,9 @@ import types
 
 import numpy as np
 import pytest
-import ttnn_twin as ttnn
 
 import llm_runtime.digest as digest_module
+import ttnn_twin as ttnn
 from llm_runtime.program_compiler import OutputSpec, ProgramCompiler, ProgramKey
 
 

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import pytest
-import ttnn_twin as ttnn
-from support.trace_bench import Signature, TraceBench
 
+import ttnn_twin as ttnn
 from llm_runtime.digest import ProgramKey, TraceKey
 from llm_runtime.program_compiler import ProgramCompiler
 from llm_runtime.trace_compiler import (
@@ -16,6 +15,7 @@ from llm_runtime.trace_compiler import (
     TraceCapturePlan,
     TraceCompiler,
 )
+from support.trace_bench import Signature, TraceBench
 
 
 @pytest.fixture

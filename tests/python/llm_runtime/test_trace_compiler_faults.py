@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+
 import ttnn_twin as ttnn
 from support.trace_bench import TraceBench
 
@@ -256,7 +257,7 @@ def test_a_capture_inside_a_capture_is_refused(bench):
 
     def prepare_inputs():
         for call in (bench.traces.capture_all, bench.traces.cleanup):
-            with pytest.raises(RuntimeError, match="capture|capturing") as raised:
+            with pytest.raises(RuntimeError, match="captur") as raised:
                 call()
             seen.append(str(raised.value))
         return bench.made.setdefault("a", {"x": bench.tensor(), "y": bench.tensor()})
