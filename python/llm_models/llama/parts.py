@@ -168,12 +168,14 @@ def _build(architecture: LlamaConfig, config: LlamaModelConfig, weights: DeviceW
             ),
         )
 
+    # The two largest weights come first: reading them takes the most host memory, and little is resident yet.
+    embedding, head = weights.table("token_embedding"), weights.matrix("lm_head")
     return ModelParts(
         weights=weights,
-        embedding=weights.table("token_embedding"),
+        embedding=embedding,
         rope_setup=rope,
         layers=tuple(layer(index, block.attention_config) for index, block in enumerate(config.block_configs)),
         norm=norm("final_norm"),
-        lm_head=LmHead(ns, module, weight=weights.matrix("lm_head")),
+        lm_head=LmHead(ns, module, weight=head),
         sampling=Sampling1D(Sampling1DConfig(mesh_device=config.mesh_device, vocab_size=config.vocab_size)),
     )

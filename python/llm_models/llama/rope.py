@@ -75,10 +75,13 @@ class RopeSetup:
 
         tables = [own(upload(ns, mesh, table, layout=ns.ROW_MAJOR_LAYOUT, dtype=ns.bfloat16)) for table in (cos, sin)]
         prefill = own(upload(ns, mesh, swap, layout=ns.TILE_LAYOUT, dtype=ns.bfloat16))
-        repeated = own(upload(ns, mesh, np.tile(swap, (1, 1, batch, 1)), layout=ns.TILE_LAYOUT, dtype=ns.bfloat16))
-        decode = own(ns.interleaved_to_sharded(repeated, height_shards(ns, (TILE_ROWS, TILE_ROWS), batch)))
-        self._owned.remove(repeated)
-        ns.deallocate(repeated)
+        repeated = upload(
+            ns, mesh, np.tile(swap, (1, 1, batch, 1)), layout=ns.TILE_LAYOUT, dtype=ns.bfloat16
+        )
+        try:
+            decode = own(ns.interleaved_to_sharded(repeated, height_shards(ns, (TILE_ROWS, TILE_ROWS), batch)))
+        finally:
+            ns.deallocate(repeated)
         self.prefill_transform, self.decode_transform = prefill, decode
         self.cos_matrix, self.sin_matrix = tables
 
