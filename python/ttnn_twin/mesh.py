@@ -99,6 +99,11 @@ class MeshDevice:
         self.memory.strict = strict
 
     @property
+    def busy_seconds(self) -> float:
+        """Return the wall time that device work has taken; what else a caller waits is time of the host."""
+        return self.queue.busy_seconds
+
+    @property
     def trace_region_used(self) -> int:
         """Return the bytes of the trace region taken by captured traces."""
         return self.traces.used

@@ -134,3 +134,19 @@ def test_another_thread_may_wait_and_read(mesh, host, plain):
     thread.join()
     assert failures == []
     assert results == [float(step) for step in range(1, 201)]
+
+
+@pytest.mark.parametrize("execution", ["immediate", "deferred"])
+def test_busy_time_counts_device_work_and_nothing_else(open_mesh, host, monkeypatch, execution):
+    clock = [0.0]
+    monkeypatch.setattr("ttnn_twin.queue.perf_counter", lambda: clock[0])
+
+    def advance(seconds):
+        clock[0] += seconds
+
+    mesh = open_mesh(execution=execution)
+    tensor = ttnn.to_device(host([0.0]), mesh)
+    dispatch("work", reads=(tensor,), kernel=lambda *_: advance(3.0))
+    advance(10.0)
+    ttnn.synchronize_device(mesh)
+    assert mesh.busy_seconds == 3.0
