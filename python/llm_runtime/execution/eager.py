@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from llm_runtime._validation import require_instance
 from llm_runtime.decode import DecodeRuntime
 from llm_runtime.prefill.runtime import PrefillRuntime
 from llm_runtime.program_compiler import CompiledProgram, OutputSpec, ProgramCompiler
-from llm_runtime.tensor_resources import attach_cleanup_failures
 
 
 class EagerExecutor:
@@ -114,7 +114,7 @@ class EagerExecutor:
         self.decode.ensure_trace_safe()
         self._require_ready(signature for request in prepared for signature in request.program_signatures)
         return self.prefill.assemble(
-            self._run_all(prepared), batch_size=int(tokens.shape[0]), sampling_params=sampling_params
+            self._results(prepared), batch_size=int(tokens.shape[0]), sampling_params=sampling_params
         )
 
     def compile_decode(
@@ -202,17 +202,15 @@ class EagerExecutor:
                     "none may compile while traces are captured or active; cover it at warmup"
                 )
 
-    def _run_all(self, prepared: tuple[Any, ...]) -> tuple[tuple[Any, Any], ...]:
-        results: list[tuple[Any, Any]] = []
-        try:
-            for request in prepared:
-                results.append((request, self.prefill.invoke(request)))
-                self._prefill_count += 1
-        except BaseException as primary:
-            for _, result in results:
-                attach_cleanup_failures(primary, self.prefill.release_result(result))
-            raise
-        return tuple(results)
+    def _results(self, prepared: tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
+        """Run request by request as the results are consumed, so that only one holds device memory at a time.
+
+        A later request that fails therefore finds nothing of the earlier ones left to release.
+        """
+        for request in prepared:
+            result = self.prefill.invoke(request)
+            self._prefill_count += 1
+            yield request, result
 
 
 def request_state(prompt_tokens: Any, output_tokens: Any, slot_remap: Any) -> dict[str, Any]:

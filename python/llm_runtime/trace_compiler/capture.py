@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from llm_runtime.device import tensor_namespace
@@ -71,27 +71,30 @@ class CaptureSession:
     def _prime(self, plan: TraceCapturePlan, persistent: PersistentInputs) -> None:
         if plan.prepare_capture is not None:
             plan.prepare_capture(persistent)
-        if plan.prime is None or plan.release_prime_output is None:
+        prime, release = plan.prime, plan.release_prime_output
+        if prime is None or release is None:
             return
         output = None
         try:
-            output = plan.prime(persistent)
+            output = prime(persistent)
             self._synchronize()
         except BaseException as primary:
-            attach_cleanup_failures(primary, self._end_priming(plan, output))
+            attach_cleanup_failures(primary, self._end_priming(release, output))
             raise
-        failures = self._end_priming(plan, output)
+        failures = self._end_priming(release, output)
         if failures:
             raise_cleanup_failures(failures)
 
-    def _end_priming(self, plan: TraceCapturePlan, output: Any) -> list[BaseException]:
+    def _end_priming(self, release: Callable[[Any], list[BaseException]], output: Any) -> list[BaseException]:
         failures: list[BaseException] = []
-        assert plan.release_prime_output is not None
-        for step in (lambda: plan.release_prime_output(output), self._synchronize):  # type: ignore[misc]
-            try:
-                failures += step() or []
-            except BaseException as error:
-                failures.append(error)
+        try:
+            failures += release(output)
+        except BaseException as error:
+            failures.append(error)
+        try:
+            self._synchronize()
+        except BaseException as error:
+            failures.append(error)
         return failures
 
     def _record(self, trace_id: int) -> None:
