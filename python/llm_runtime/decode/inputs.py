@@ -37,9 +37,8 @@ def device_index_array(value: Any, *, name: str) -> np.ndarray[Any, Any]:
 class DecodeInputStager:
     """Builds host tensors for a prepared step and moves them to the device.
 
-    Every call builds fresh host arrays: a queued copy may read its source after the call returned. The page
-    table alone is passed without a copy, because a prepared table never changes. ``release`` frees or
-    retains what a failed allocation leaves behind.
+    Every call builds fresh host arrays: a queued copy may read its source after the call returned. ``release`` frees
+    or retains what a failed allocation leaves behind.
     """
 
     def __init__(self, config: DecodeRuntimeConfig, *, release: Release) -> None:
@@ -77,12 +76,12 @@ class DecodeInputStager:
             tensor(tokens, namespace.uint32),
             tensor(positions, namespace.int32),
             tensor(rotary, namespace.uint32),
-            tensor(prepared.page_table, namespace.int32),
+            tensor(prepared.page_table.copy(), namespace.int32),
         )
 
     def host_page_table(self, prepared: PreparedDecode) -> Any:
         """The host tensor of the page table alone."""
-        return self._namespace.Tensor(prepared.page_table, self._namespace.int32)
+        return self._namespace.Tensor(prepared.page_table.copy(), self._namespace.int32)
 
     def host_kpt(self, prepared: PreparedDecode) -> tuple[Any, Any, Any] | None:
         """K uint32, P and inverse T bfloat16, each with one entry per sampler row; None off the top-k path."""

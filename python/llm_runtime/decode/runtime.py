@@ -123,7 +123,9 @@ class DecodeRuntime:
         self._health.require_usable()
         require_instance(prepared, PreparedDecode, name="prepared")
         self._state.require_supported(prepared)
-        if prepared.reload_inputs is not None:
+        if prepared.reload_inputs is None:
+            self._state.require_known_streams(prepared)
+        else:
             self._state.validate_commands(prepared, has_resident=self._preparer.resident.sampling is not None)
 
     def invoke(

@@ -31,6 +31,8 @@ class DecodeSamplingState:
         self._state = config.sampling_state
         self.manager: Any = None
         self.seed_state: Any = None
+        # Slots with a stream after the last inferred refresh of the native manager, which nobody else moves.
+        self._streams: tuple[int, ...] | None = None
         if self._controller is not None:
             self.manager = self._controller.seed_manager
             self.seed_state = self._state.seed_state
@@ -84,6 +86,21 @@ class DecodeSamplingState:
                 "sampled token's log-probability only (0); sample this request on the host"
             )
 
+    def require_known_streams(self, prepared: PreparedDecode) -> None:
+        """RuntimeError when an inferred sampled step without a reset brings slots whose random streams are unknown."""
+        sampling = prepared.prepared_sampling
+        if sampling is None or prepared.reset_batch or self.manager is None or self._controller is not None:
+            return
+        active = _active_slots(prepared)
+        if active == self._streams and sampling.slot_remap is None:
+            return
+        held = project_active(self.seed_state.active, sampling.slot_remap)
+        missing = [slot for slot in active if not held[slot]]
+        if missing:
+            raise RuntimeError(
+                f"slots {missing} have no sampling state yet; prepare the first step of a batch with reset_batch=True"
+            )
+
     def validate_commands(self, prepared: PreparedDecode, *, has_resident: bool) -> None:
         """Check a sampled step of the reload contract against the state on the device; changes nothing."""
         sampling = prepared.prepared_sampling
@@ -134,6 +151,7 @@ class DecodeSamplingState:
         if self._controller is not None:
             self._controller.reset(self._state)
         elif self.manager is not None:
+            self._streams = None
             self.manager.reset(self.seed_state)
 
     def prepare_inputs(self, prepared: PreparedDecode) -> None:
@@ -158,23 +176,33 @@ class DecodeSamplingState:
             if self._controller is not None:
                 manager.restore_defaults(seed_state)
             elif manager is not None:
+                self._streams = None
                 manager.cleanup(seed_state, _active_slots(prepared))
                 manager.restore_defaults(seed_state)
         elif self._controller is not None:
             synchronised = self._controller.synchronize_decode(self._state, sampling, reset_batch=reset_batch)
             self._controller.refresh_dynamic_inputs(self._state, synchronised, positions=prepared.start_pos)
         elif manager is not None:
-            active = _active_slots(prepared)
+            self._refresh_streams(prepared, sampling, reset_batch=reset_batch)
+
+    def _refresh_streams(
+        self, prepared: PreparedDecode, sampling: PreparedSamplingParams, *, reset_batch: bool
+    ) -> None:
+        manager, seed_state, active = self.manager, self.seed_state, _active_slots(prepared)
+        if reset_batch or sampling.slot_remap is not None or active != self._streams:
+            self._streams = None
             if sampling.slot_remap is not None:
                 manager.apply_slot_remap(seed_state, sampling.slot_remap)
             manager.synchronize(seed_state, sampling.seeds, active, reset_batch=reset_batch)
-            if prepared.sampling_path == "topk":
-                manager.refresh(seed_state, active, positions=prepared.start_pos)
-            else:
-                manager.restore_defaults(seed_state)
+            self._streams = active
+        if prepared.sampling_path == "topk":
+            manager.refresh(seed_state, active, positions=prepared.start_pos)
+        else:
+            manager.restore_defaults(seed_state)
 
     def _refresh_commanded(self, prepared: PreparedDecode) -> None:
         controller, manager, seed_state = self._controller, self.manager, self.seed_state
+        self._streams = None
         remap, sampling = prepared.slot_remap, prepared.prepared_sampling
         if remap is not None:
             if controller is not None:
