@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from . import experimental, transformer
-from .elementwise import add, mul, multiply, plus_one, silu, sub, subtract, typecast
+from .elementwise import add, mul, multiply, plus_one, silu, sub, subtract
 from .indexing import embedding, gather
 from .joining import concat, pad
 from .layout import (
@@ -22,6 +22,7 @@ from .reduction import argmax, topk
 from .reshape import permute, reshape, transpose, unsqueeze_to_4D
 from .sampling import manual_seed, sampling
 from .slicing import slice, split
+from .typecast import typecast
 
 __all__ = [
     "MathFidelity",

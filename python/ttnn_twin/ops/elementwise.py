@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Element-wise ops: sums, products, activations, type conversion and the in-place increment."""
+"""Element-wise ops: sums, products, activations and the in-place increment."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any
 
 import numpy as np
 
@@ -15,11 +14,7 @@ from ..dtypes import (
     ROW_MAJOR_LAYOUT,
     TILE_LAYOUT,
     DataType,
-    bfloat4_b,
-    bfloat8_b,
     int32,
-    uint8,
-    uint16,
 )
 from ..memory import MemoryConfig
 from ..tensor import Array, Tensor, TensorSpec
@@ -65,7 +60,7 @@ _ACTIVATIONS: dict[UnaryOpType, Callable[[Array], Array]] = {
 def activate(x: Array, activations: Sequence[UnaryOpType]) -> Array:
     """Return ``x`` with the activations applied in order; ``x`` itself stays as it is."""
     if activations:
-        # exp of a large negative input is meant to run over to infinity: x / inf is the right zero
+        # exp of a large negative input may run over to infinity: x / inf is the right zero.
         with np.errstate(all="ignore"):
             for activation in activations:
                 x = _ACTIVATIONS[activation](x)
@@ -121,15 +116,19 @@ def _binary(op: str, function: np.ufunc) -> Callable[..., Tensor]:
         memory = memory_config or first.memory_config()
         spec = TensorSpec(shape, result, ROW_MAJOR_LAYOUT if rows else TILE_LAYOUT, memory)
 
+        # Kernels live as long as a trace: they hold numbers, never tensors.
+        left_scalar = None if isinstance(input_tensor_a, Tensor) else input_tensor_a
+        right_scalar = None if isinstance(input_tensor_b, Tensor) else input_tensor_b
+
         def kernel(out: Array, arrays: list[Array]) -> None:
-            left = _operand(input_tensor_a, arrays[0], before)
-            right = _operand(input_tensor_b, arrays[-1], beside)
+            left = _operand(left_scalar, arrays[0], before)
+            right = _operand(right_scalar, arrays[-1], beside)
             function(left, right, out=out)
             if after:
                 np.copyto(out, activate(out, after))
 
-        # the scalar is not part of the program: hardware passes it as a run-time argument
-        attributes = (isinstance(input_tensor_a, Real), isinstance(input_tensor_b, Real), before, beside, after)
+        # A scalar is no part of the program: hardware passes it as a run-time argument.
+        attributes = (left_scalar is None, right_scalar is None, before, beside, after)
         reads = [value for value in tensors.values() if isinstance(value, Tensor)]
         return run_one(op, reads, kernel, spec, output=output_tensor, attributes=attributes)
 
@@ -147,11 +146,8 @@ def _binary(op: str, function: np.ufunc) -> Callable[..., Tensor]:
     return call
 
 
-def _operand(value: Any, array: Array, activations: tuple[UnaryOpType, ...]) -> Array | Any:
-    if isinstance(value, Tensor):
-        return activate(array, activations)
-    scalar = array.dtype.type(value)
-    return activate(np.asarray(scalar), activations) if activations else scalar
+def _operand(scalar: float | None, array: Array, activations: tuple[UnaryOpType, ...]) -> Array:
+    return activate(array if scalar is None else np.asarray(scalar, array.dtype), activations)
 
 
 def _require_types(
@@ -192,48 +188,6 @@ def silu(
         np.copyto(out, activate(arrays[0], (UnaryOpType.SILU,)))
 
     return run_one("silu", (input_tensor,), kernel, spec, output=output_tensor)
-
-
-def typecast(
-    input_tensor: Tensor,
-    dtype: DataType,
-    *,
-    memory_config: MemoryConfig | None = None,
-    output_tensor: Tensor | None = None,
-) -> Tensor:
-    """Return a copy with another element type, in the same layout.
-
-    Floats become integers by dropping the fraction and clamping to the range; int32 and uint32 exchange their
-    bits; uint16 keeps the low 16 bits of a wider integer. Follows chapter 40, section F.2.
-
-    Raises:
-        RuntimeError: a block format in row-major layout, or a conversion to or from uint8.
-    """
-    require_tensors("typecast", input_tensor=input_tensor)
-    target = output_tensor.dtype if output_tensor is not None else dtype
-    if uint8 in (input_tensor.dtype, target):
-        refuse("typecast", f"{input_tensor.dtype.name} to {target.name} is not supported")
-    if target in (bfloat8_b, bfloat4_b):
-        require_layout("typecast", "input_tensor", input_tensor, TILE_LAYOUT)
-    memory = memory_config or input_tensor.memory_config()
-    spec = TensorSpec(input_tensor.shape, target, input_tensor.layout, memory)
-
-    def kernel(out: Array, arrays: list[Array]) -> None:
-        convert(arrays[0], out, target)
-
-    return run_one("typecast", (input_tensor,), kernel, spec, output=output_tensor)
-
-
-def convert(source: Array, out: Array, dtype: DataType) -> None:
-    """Write ``source`` into ``out``, the storage of a tensor of ``dtype``, by the rules of ``typecast``."""
-    if source.dtype.kind == "f" and out.dtype.kind != "f":
-        limits = np.iinfo(np.uint16) if dtype is uint16 else np.iinfo(out.dtype)
-        whole = np.nan_to_num(source.astype(np.float64), nan=0.0)
-        np.copyto(out, np.clip(np.trunc(whole), limits.min, limits.max), casting="unsafe")
-    elif dtype is uint16:
-        np.copyto(out, source.astype(np.uint32) & np.uint32(0xFFFF))
-    else:
-        np.copyto(out, source, casting="unsafe")
 
 
 def plus_one(input_tensor: Tensor, *, skip_negative_entries: bool = False) -> Tensor:

@@ -147,10 +147,13 @@ def _concat_heads(out: Array, arrays: list[Array]) -> None:
     np.copyto(out.reshape(batch, rows, heads, size), arrays[0].transpose(0, 2, 1, 3))
 
 
-def nlp_concat_heads_decode(input_tensor: Tensor, *, num_heads: int) -> Tensor:
+def nlp_concat_heads_decode(
+    input_tensor: Tensor, *, num_heads: int, memory_config: MemoryConfig | None = None
+) -> Tensor:
     """Put the heads of B rows together: sharded ``[1, B, H, hd]`` becomes ``[1, 1, 32, num_heads * hd]``.
 
-    The result is cut by head over ``num_heads`` cores in L1; rows beyond B are zero. Follows chapter 40, section
+    The result is cut by head over ``num_heads`` cores in L1, whatever ``memory_config`` says, as in ttnn; rows
+    beyond B are zero. Follows chapter 40, section
     F.2, step 3i.
 
     Raises:
@@ -173,7 +176,7 @@ def nlp_concat_heads_decode(input_tensor: Tensor, *, num_heads: int) -> Tensor:
     memory = MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, BufferType.L1, shards)
     spec = tile_spec((1, 1, TILE_SIZE, num_heads * size), input_tensor.dtype, memory)
     kernel = partial(_concat_rows, rows=rows, heads=num_heads)
-    return run_one(op, (input_tensor,), kernel, spec, attributes=(num_heads,))
+    return run_one(op, (input_tensor,), kernel, spec, attributes=(num_heads, memory_config))
 
 
 def _concat_rows(out: Array, arrays: list[Array], *, rows: int, heads: int) -> None:

@@ -114,11 +114,11 @@ def paged_fill_cache(
         refuse(op, f"input_tensor has {input_tensor.shape[0]} rows; without batch_idx_tensor 1 is needed")
     elif not 0 <= batch_idx < page_table.shape[0]:
         refuse(op, f"batch_idx {batch_idx} for a page table of {page_table.shape[0]} rows")
-    ledger = _Ledger(cache_tensor, "fill")
+    ledger, one_row = _Ledger(cache_tensor, "fill"), batch_idx_tensor is None
 
     def kernel(_made: list[Array], read: list[Array], written: list[Array]) -> None:
         rows, table, cache = read[0], read[1], written[0]
-        targets = [batch_idx] if batch_idx_tensor is None else [int(row) for row in read[2]]
+        targets = [batch_idx] if one_row else [int(row) for row in read[2]]
         width = -(-rows.shape[2] // block_size)
         columns = [_fill_columns(table, target, width, num_blocks) for target in targets]
         for source, target, used in zip(rows, targets, columns, strict=True):
@@ -129,7 +129,7 @@ def paged_fill_cache(
         reads=reads,
         kernel=kernel,
         writes=(cache_tensor,),
-        attributes=(batch_idx_tensor is None,),
+        attributes=(one_row,),
         exact_writes=True,
     )
     return share(cache_tensor)

@@ -24,6 +24,10 @@ from .common import (
 )
 from .elementwise import activate, require_activations
 
+FEW_ROWS = 4
+"""Up to so many rows are multiplied one by one: BLAS reorders the whole matrix first for more than one row, which
+costs more than reading it once per row. It also makes a row independent of how many there are, to the last bit."""
+
 
 def matmul(
     input_tensor_a: Tensor,
@@ -135,16 +139,17 @@ def _product(
     if result not in FLOATS:
         refuse(op, f"result dtype {result.name} of a product")
     one_matrix = volume(b.shape[:-2]) == 1 and not transposed[0]
+    has_bias = bias is not None
 
     def kernel(out: Array, arrays: list[Array]) -> None:
         right = arrays[1].swapaxes(-1, -2) if transposed[1] else arrays[1]
         if one_matrix:
             matrix = right.reshape(right.shape[-2:])
-            np.matmul(arrays[0].reshape(-1, inner), matrix, out=out.reshape(-1, columns))
+            _by_one_matrix(arrays[0].reshape(-1, inner), matrix, out.reshape(-1, columns))
         else:
             left = arrays[0].swapaxes(-1, -2) if transposed[0] else arrays[0]
             np.matmul(left, right, out=out)
-        if bias is not None:
+        if has_bias:
             out += arrays[2].reshape(columns)
         if activations:
             np.copyto(out, activate(out, activations))
@@ -152,6 +157,14 @@ def _product(
     spec = tile_spec((*batch, rows, columns), result, memory)
     attributes = (*transposed, activations, *configs)
     return run_one(op, tuple(operands.values()), kernel, spec, output=output, attributes=attributes)
+
+
+def _by_one_matrix(left: Array, matrix: Array, out: Array) -> None:
+    if len(left) > FEW_ROWS:
+        np.matmul(left, matrix, out=out)
+        return
+    for row, result in zip(left, out, strict=True):
+        np.matmul(row, matrix, out=result)
 
 
 def _matrix(tensor: Tensor, transposed: bool) -> tuple[int, int]:

@@ -58,17 +58,19 @@ def rms_norm(
     if weight is not None:
         _require_weight(op, weight, width)
 
+    has_weight, has_residual = weight is not None, residual_input_tensor is not None
+
     def kernel(out: Array, arrays: list[Array]) -> None:
-        x = arrays[0] if residual_input_tensor is None else arrays[0] + arrays[1]
+        x = arrays[0] + arrays[1] if has_residual else arrays[0]
         scale = np.square(x).mean(axis=-1, keepdims=True)
         scale += np.float32(epsilon)
         np.sqrt(scale, out=scale)
         np.divide(x, scale, out=out)
-        if weight is not None:
+        if has_weight:
             out *= arrays[-1].reshape(-1)[:width]
 
     spec = tile_spec(input_tensor.shape, input_tensor.dtype, memory_config or input_tensor.memory_config())
-    attributes = (epsilon, weight is None, residual_input_tensor is None, program_config, compute_kernel_config)
+    attributes = (epsilon, has_weight, has_residual, program_config, compute_kernel_config)
     return run_one(op, tuple(operands.values()), kernel, spec, attributes=attributes)
 
 

@@ -35,6 +35,8 @@ from .common import (
 WIDEST_UINT16 = 65536
 """Padded width up to which topk gives uint16 indices."""
 
+_BLOCK = 64
+
 
 def topk(
     input_tensor: Tensor,
@@ -44,11 +46,13 @@ def topk(
     sorted: bool = True,
     *,
     memory_config: MemoryConfig | None = None,
+    stable: bool = False,
 ) -> list[Tensor]:
     """Return the ``k`` largest values of the last dimension, falling, and their indices, both in tile layout.
 
-    Equal values come in the order of their indices. Indices are uint16, or uint32 when the padded width is above
-    65536 or the input float32. Follows chapter 40, section F.2, step 6.
+    Equal values come in the order of their indices, whatever ``stable`` says; hardware needs it for that. Indices
+    are uint16, or uint32 when the padded width is above 65536 or the input float32. Follows chapter 40, section F.2,
+    step 6.
 
     Raises:
         RuntimeError: ``k`` is outside ``[1, width]``, another dimension, ``largest=False``, or a layout or type is
@@ -77,13 +81,15 @@ def topk(
             best[:] = row[order]
             where[:] = order
 
-    return dispatch(op, reads=(input_tensor,), kernel=kernel, outputs=(values, indices), attributes=(k, sorted))
+    return dispatch(op, reads=(input_tensor,), kernel=kernel, outputs=(values, indices), attributes=(k, sorted, stable))
 
 
 def largest_first(row: Array, k: int) -> Array:
     """Return the indices of the ``k`` largest elements of one row, falling, lower index first among equals."""
-    threshold = np.partition(row, row.size - k)[row.size - k]
-    candidates = np.flatnonzero(row >= threshold)
+    # The k-th largest of block maxima is a lower bound of the k-th largest element, and cheap to find.
+    blocks = row.size // _BLOCK
+    bounds = row[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1) if blocks >= k else row
+    candidates = np.flatnonzero(row >= np.partition(bounds, bounds.size - k)[bounds.size - k])
     if candidates.size < k:  # NaN sorts above everything and compares with nothing
         candidates = np.arange(row.size)
     order = np.argsort(-row[candidates], kind="stable")

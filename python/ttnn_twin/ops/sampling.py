@@ -68,12 +68,12 @@ def manual_seed(seeds: Tensor, *, user_ids: Tensor | None = None) -> Tensor:
             refuse(op, f"{tensor.shape[0]} user_ids for {seeds.shape[0]} seeds")
     if user_ids is None and seeds.shape[0] > USERS:
         refuse(op, f"{seeds.shape[0]} seeds for {USERS} users")
-    states = _generators_of(_mesh_of(seeds))
+    states, in_order = _generators_of(_mesh_of(seeds)), user_ids is None
 
     def kernel(made: list[Array], read: list[Array], _written: list[Array]) -> None:
         made[0].fill(0)
         values = read[0]
-        users = np.arange(len(values)) if user_ids is None else read[1]
+        users = np.arange(len(values)) if in_order else read[1]
         if len(users) and int(users.max()) >= USERS:
             refuse(op, f"user id {int(users.max())} is outside [0, {USERS - 1}]")
         fresh = values != KEEP_GENERATOR

@@ -116,6 +116,8 @@ def _slice_on_device(
         require_rank(op, name, bounds, 1)
         if bounds.shape[0] != rank:
             refuse(op, f"{name} has {bounds.shape[0]} entries for a tensor of rank {rank}")
+    if slice_dim < 0:
+        raise TypeError(f"slice: slice_dim={slice_dim} must not be negative")
     dim = dimension(op, slice_dim, rank)
     size = tensor.shape[dim]
     if num_devices < 1 or size % num_devices:
