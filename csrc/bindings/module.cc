@@ -8,4 +8,5 @@ NB_MODULE(_core, m) {
   llm_runtime::bindings::bind_errors(m);
   llm_runtime::bindings::bind_signature(m);
   llm_runtime::bindings::bind_decode(m);
+  llm_runtime::bindings::bind_registry(m);
 }

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace llm_runtime::registry {
+
+/// Position of a program or trace in its registry, in registration order; the owner's lists are
+/// indexed by it.
+enum class ProgramId : std::int32_t { kUnknown = -1 };
+enum class TraceId : std::int32_t { kUnknown = -1 };
+
+}  // namespace llm_runtime::registry
