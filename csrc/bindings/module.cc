@@ -8,5 +8,6 @@ NB_MODULE(_core, m) {
   llm_runtime::bindings::bind_errors(m);
   llm_runtime::bindings::bind_signature(m);
   llm_runtime::bindings::bind_decode(m);
+  llm_runtime::bindings::bind_decode_tables(m);
   llm_runtime::bindings::bind_registry(m);
 }

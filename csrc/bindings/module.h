@@ -11,6 +11,7 @@ namespace nb = nanobind;
 void bind_errors(nb::module_& m);
 void bind_signature(nb::module_& m);
 void bind_decode(nb::module_& m);
+void bind_decode_tables(nb::module_& m);
 void bind_registry(nb::module_& m);
 
 }  // namespace llm_runtime::bindings
