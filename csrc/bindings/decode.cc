@@ -59,8 +59,8 @@ void bind_commands(nb::module_& m) {
         nb::arg("start_pos").noconvert(), nb::kw_only(), nb::arg("out_tokens").noconvert(),
         nb::arg("out_positions").noconvert(), nb::arg("out_rotary").noconvert(),
         "Fills the staging arrays of one step: uint32 [1, 1, 1, 32], int32 [B], uint32 [1, B "
-        "rounded up to 32]. "
-        "ValueError for other shapes and for a bad token of an active row. Follows chapter 20, "
+        "rounded up to 32]. ValueError for other shapes and for a bad token of an active row. "
+        "Follows chapter 20, "
         "section 5.2.");
   m.def(
       "validate_decode_commands",
@@ -76,8 +76,7 @@ void bind_commands(nb::module_& m) {
       nb::arg("reset_sampling_state"), nb::arg("has_sampling"), nb::arg("has_slot_remap"),
       nb::arg("resident_feedback"),
       "ValueError for a combination outside the three input modes: everything, page table only, "
-      "nothing. "
-      "Follows chapter 20, section 4.6.");
+      "nothing. Follows chapter 20, section 4.6.");
 }
 
 void bind_refresh(nb::module_& m) {
@@ -107,8 +106,8 @@ void bind_refresh(nb::module_& m) {
       nb::arg("page_table_changed"), nb::arg("reload_inputs").none(), nb::arg("reload_page_table"),
       nb::arg("reload_sampling_params"),
       "Inferred from the policy, or exactly the commands when reload_inputs is a bool. ValueError "
-      "for contradicting "
-      "commands, RuntimeError for resident inputs that were never established. Follows chapter 30, "
+      "for contradicting commands, RuntimeError for resident inputs that were never established. "
+      "Follows chapter 30, "
       "section 3.5.");
 }
 

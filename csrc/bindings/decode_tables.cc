@@ -39,12 +39,14 @@ nb::object tuple_of(const decode::ActiveSlots& active) {
   return nb::tuple(slots);
 }
 
-/// `DecodeTables` and the Python objects of its last result, so that an unchanged step allocates
-/// nothing.
+/// `DecodeTables` with the Python views of the tables that it keeps, so that an unchanged step
+/// allocates nothing. No view refers back here, so there is no cycle.
 class BoundTables {
  public:
   BoundTables(std::int64_t lane_capacity, const DecodeGeometry& geometry)
       : tables_(lane_capacity, geometry) {}
+
+  void configure(const DecodeGeometry& geometry) { tables_.configure(geometry); }
 
   nb::object prepare(const Integers& start_pos, const Integers& page_table,
                      const TableCommands& commands) {
@@ -54,24 +56,46 @@ class BoundTables {
     }));
   }
 
-  DecodeTables& tables() { return tables_; }
+  void note_submitted(const BoundBatch& batch) {
+    tables_.note_submitted(batch.batch);
+    submitted_ = {batch.batch.page_table, batch.page_table};
+  }
+
+  void reset() {
+    tables_.reset();
+    current_ = submitted_ = {};
+    last_.reset();
+  }
 
  private:
-  nb::object wrap(DecodeBatch batch) {
+  struct View {
+    std::shared_ptr<const PageTable> table;
+    nb::object array;
+  };
+
+  nb::object view_for(const std::shared_ptr<const PageTable>& table) {
+    if (table == submitted_.table) return submitted_.array;
+    if (table != current_.table) current_ = {table, view_of(table)};
+    return current_.array;
+  }
+
+  nb::object wrap(const DecodeBatch& batch) {
     if (!last_.is_valid())
-      return last_ = nb::cast(BoundBatch{batch, view_of(batch.page_table), tuple_of(batch.active)});
+      return last_ =
+                 nb::cast(BoundBatch{batch, view_for(batch.page_table), tuple_of(batch.active)});
     const BoundBatch& last = nb::cast<const BoundBatch&>(last_);
-    const bool same_table = last.batch.page_table == batch.page_table;
     const bool same_slots = last.batch.active == batch.active;
-    if (same_table && same_slots && last.batch.page_table_changed == batch.page_table_changed)
+    if (same_slots && last.batch.page_table == batch.page_table &&
+        last.batch.page_table_changed == batch.page_table_changed)
       return last_;
-    return last_ =
-               nb::cast(BoundBatch{batch, same_table ? last.page_table : view_of(batch.page_table),
-                                   same_slots ? last.active_slots : tuple_of(batch.active)});
+    return last_ = nb::cast(BoundBatch{batch, view_for(batch.page_table),
+                                       same_slots ? last.active_slots : tuple_of(batch.active)});
   }
 
   DecodeTables tables_;
-  nb::object last_;  // BoundBatch; holds no reference back, so no cycle
+  View current_;
+  View submitted_;
+  nb::object last_;  // BoundBatch
 };
 
 }  // namespace
@@ -110,7 +134,7 @@ void bind_decode_tables(nb::module_& m) {
           "configure",
           [](BoundTables& self, std::int64_t block_size, std::int64_t raw_capacity_width,
              std::int64_t decode_width) {
-            self.tables().configure(DecodeGeometry{block_size, raw_capacity_width, decode_width});
+            self.configure(DecodeGeometry{block_size, raw_capacity_width, decode_width});
           },
           nb::kw_only(), nb::arg("block_size"), nb::arg("raw_capacity_width"),
           nb::arg("decode_width"),
@@ -137,12 +161,10 @@ void bind_decode_tables(nb::module_& m) {
           "RuntimeError when nothing was submitted that could be reused.")
       .def(
           "note_submitted",
-          [](BoundTables& self, const BoundBatch& batch) {
-            self.tables().note_submitted(batch.batch);
-          },
+          [](BoundTables& self, const BoundBatch& batch) { self.note_submitted(batch); },
           nb::arg("batch"), "Remembers the table of a step that reached the device.")
       .def(
-          "reset", [](BoundTables& self) { self.tables().reset(); },
+          "reset", [](BoundTables& self) { self.reset(); },
           "Forgets the cached and the submitted table.");
 }
 

@@ -199,9 +199,11 @@ def test_resident_step_reuses_the_submitted_table() -> None:
     submitted = prepare(owner, [0], [[1]])
     owner.note_submitted(submitted)
     prepare(owner, [0], [[2]])
+    prepared = prepare(owner, [0], [[3]])
     resident = prepare(owner, [9999], [[7]], reload_inputs=False)
-    assert resident.page_table.tolist() == submitted.page_table.tolist()
+    assert resident.page_table is submitted.page_table
     assert not resident.page_table_changed
+    assert prepare(owner, [0], [[3]]).page_table is prepared.page_table
 
 
 def test_layouts_and_lanes_are_checked() -> None:
