@@ -15,9 +15,9 @@ bool same_ids(const std::int32_t* source, const std::int32_t* own, std::size_t c
 }
 
 bool same_ids(const std::int64_t* source, const std::int32_t* own, std::size_t count) {
-  std::int64_t difference = 0;  // no early exit: the loop vectorises, and rows are usually equal
-  for (std::size_t i = 0; i < count; ++i) difference |= source[i] ^ own[i];
-  return difference == 0;
+  std::size_t differences = 0;  // no early exit: the loop vectorises, and rows are usually equal
+  for (std::size_t i = 0; i < count; ++i) differences += source[i] != own[i] ? 1U : 0U;
+  return differences == 0;
 }
 
 template <class Id>

@@ -15,8 +15,11 @@ RefreshDecision inferred(const RefreshPolicy& policy, const ReplayState& state) 
   const bool full = (policy.full_on_batch_reset && state.reset_batch) ||
                     (policy.full_on_graph_switch && state.switched) ||
                     (policy.full_without_device_feedback && !state.has_device_feedback());
-  return {full, policy.refresh_page_table_on_change && state.page_table_changed,
-          policy.every_replay};
+  return {
+      .full = full,
+      .page_table = policy.refresh_page_table_on_change && state.page_table_changed,
+      .fields_to_refresh = policy.every_replay,
+  };
 }
 
 RefreshDecision commanded(bool reload_inputs, const ReplayState& state) {
@@ -31,7 +34,11 @@ RefreshDecision commanded(bool reload_inputs, const ReplayState& state) {
       "reload_inputs=False, but the step has no device feedback: resident inputs would be stale");
   FieldNames names;
   if (state.reload_sampling_params) names.names.emplace_back("sampling");
-  return {reload_inputs, state.reload_page_table, std::move(names)};
+  return {
+      .full = reload_inputs,
+      .page_table = state.reload_page_table,
+      .fields_to_refresh = std::move(names),
+  };
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "llm_runtime/decode/tables.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "llm_runtime/support/errors.h"
 
@@ -12,7 +13,7 @@ enum class TableSource : std::uint8_t {
   kUsedPrefixes,
   kWholeRows,
   kWholeRowsAnyPosition,
-  kSubmitted
+  kSubmitted,
 };
 
 TableSource table_source(const TableCommands& commands) {
@@ -30,13 +31,13 @@ TableSource table_source(const TableCommands& commands) {
 }
 
 std::size_t checked_lane_capacity(std::int64_t lane_capacity) {
-  require_value(0 < lane_capacity && lane_capacity <= static_cast<std::int64_t>(kMaxLaneSlots),
+  require_value(0 < lane_capacity && std::cmp_less_equal(lane_capacity, kMaxLaneSlots),
                 "lane_capacity is ", lane_capacity, "; token padding supports 1 to ", kMaxLaneSlots,
                 " slots");
   return static_cast<std::size_t>(lane_capacity);
 }
 
-const DecodeGeometry& checked(const DecodeGeometry& geometry) {
+DecodeGeometry checked(const DecodeGeometry& geometry) {
   require_value(geometry.block_size > 0, "block_size must be positive, not ", geometry.block_size);
   require_value(geometry.raw_capacity_width > 0, "raw_capacity_width must be positive, not ",
                 geometry.raw_capacity_width);
@@ -97,10 +98,10 @@ DecodeTables::DecodeTables(std::int64_t lane_capacity, const DecodeGeometry& geo
     : lane_capacity_(checked_lane_capacity(lane_capacity)), geometry_(checked(geometry)) {}
 
 void DecodeTables::configure(const DecodeGeometry& geometry) {
-  checked(geometry);
+  const DecodeGeometry wanted = checked(geometry);
   const std::scoped_lock lock(mutex_);
-  if (geometry == geometry_) return;
-  geometry_ = geometry;
+  if (wanted == geometry_) return;
+  geometry_ = wanted;
   current_ = submitted_ = nullptr;
 }
 
@@ -114,14 +115,14 @@ DecodeBatch DecodeTables::prepare(std::span<const Position> start_pos, Span2D<co
                 "; send unused slots with a negative position");
   const TableSource source = table_source(commands);
   const ActiveSlots active = ActiveSlots::of(start_pos);
-  const std::int64_t width = static_cast<std::int64_t>(page_table.columns());
+  const auto width = static_cast<std::int64_t>(page_table.columns());
 
   const std::scoped_lock lock(mutex_);
   if (source == TableSource::kSubmitted) {
     require_state(
         submitted_ != nullptr,
         "reload_inputs=False reuses the submitted page table, but no step was submitted yet");
-    return {submitted_, false, active};
+    return {.page_table = submitted_, .page_table_changed = false, .active = active};
   }
   const RowCounts counts =
       source == TableSource::kUsedPrefixes
@@ -131,13 +132,13 @@ DecodeBatch DecodeTables::prepare(std::span<const Position> start_pos, Span2D<co
     current_ = std::make_shared<const PageTable>(page_table, counts,
                                                  static_cast<std::size_t>(geometry_.decode_width));
   const bool same = current_ == submitted_ || (submitted_ != nullptr && *current_ == *submitted_);
-  return {current_, !same, active};
+  return {.page_table = current_, .page_table_changed = !same, .active = active};
 }
 
 void DecodeTables::note_submitted(const DecodeBatch& batch) {
   const std::scoped_lock lock(mutex_);
   require_value(batch.page_table->rows() == lane_capacity_ &&
-                    static_cast<std::int64_t>(batch.page_table->width()) == geometry_.decode_width,
+                    std::cmp_equal(batch.page_table->width(), geometry_.decode_width),
                 "the batch has a page table of ", batch.page_table->rows(), " x ",
                 batch.page_table->width(), " entries, the layout asks for ", lane_capacity_, " x ",
                 geometry_.decode_width);

@@ -45,7 +45,12 @@ std::optional<Nearest> KeyIndex::nearest(
   }
   if (fewest.empty()) return std::nullopt;
   const auto& first = fewest.front();
-  return Nearest{closest, first.path, std::string(first.mine), std::string(first.theirs)};
+  return Nearest{
+      .index = closest,
+      .field = first.path,
+      .wanted = std::string(first.mine),
+      .registered = std::string(first.theirs),
+  };
 }
 
 }  // namespace llm_runtime::registry

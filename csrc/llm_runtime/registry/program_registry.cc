@@ -10,7 +10,7 @@ using signature::SignatureKey;
 ProgramId ProgramRegistry::find(const SignatureKey& key) const {
   const std::scoped_lock lock(mutex_);
   const auto index = keys_.find(key);
-  return index ? static_cast<ProgramId>(*index) : ProgramId::kUnknown;
+  return index ? static_cast<ProgramId>(*index) : kNoProgram;
 }
 
 ProgramId ProgramRegistry::add(const SignatureKey& key) {

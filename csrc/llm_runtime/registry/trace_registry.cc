@@ -24,7 +24,7 @@ std::size_t TraceRegistry::index_of(TraceId trace_id) const {
 TraceId TraceRegistry::find(const SignatureKey& key) const {
   const std::scoped_lock lock(mutex_);
   const auto index = keys_.find(key);
-  return index ? static_cast<TraceId>(*index) : TraceId::kUnknown;
+  return index ? static_cast<TraceId>(*index) : kNoTrace;
 }
 
 TraceId TraceRegistry::add(const SignatureKey& key, Operation operation) {
@@ -32,7 +32,7 @@ TraceId TraceRegistry::add(const SignatureKey& key, Operation operation) {
   if (const auto index = keys_.find(key))
     throw_illegal_state(str_cat("the signature is already registered as trace ", *index));
   const std::size_t index = keys_.add(key);
-  traces_.push_back({.operation = operation});
+  traces_.push_back({.operation = operation, .captured = false, .programs = {}});
   return static_cast<TraceId>(index);
 }
 
@@ -76,7 +76,7 @@ void TraceRegistry::associate(ProgramId program_id, TraceId trace_id) {
 TraceId TraceRegistry::trace_of_program(ProgramId program_id) const {
   const std::scoped_lock lock(mutex_);
   const auto known = trace_of_program_.find(program_id);
-  return known == trace_of_program_.end() ? TraceId::kUnknown : known->second;
+  return known == trace_of_program_.end() ? kNoTrace : known->second;
 }
 
 std::vector<ProgramId> TraceRegistry::programs_of_trace(TraceId trace_id) const {
@@ -94,7 +94,7 @@ void TraceRegistry::set_captured(TraceId trace_id, bool captured) {
   traces_[index_of(trace_id)].captured = captured;
   // A released or newly captured trace has fresh persistent inputs: nothing in them was ever
   // refreshed.
-  if (last_replayed_ == trace_id) last_replayed_ = TraceId::kUnknown;
+  if (last_replayed_ == trace_id) last_replayed_ = kNoTrace;
 }
 
 bool TraceRegistry::is_captured(TraceId trace_id) const {
@@ -147,7 +147,7 @@ std::int64_t TraceRegistry::replay_count(Operation operation) const {
 
 void TraceRegistry::forget_last() {
   const std::scoped_lock lock(mutex_);
-  last_replayed_ = TraceId::kUnknown;
+  last_replayed_ = kNoTrace;
 }
 
 }  // namespace llm_runtime::registry

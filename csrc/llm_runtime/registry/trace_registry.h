@@ -62,8 +62,8 @@ class TraceRegistry {
  private:
   struct Trace {
     Operation operation;
-    bool captured = false;
-    std::vector<ProgramId> programs = {};
+    bool captured;
+    std::vector<ProgramId> programs;
   };
 
   std::size_t index_of(TraceId trace_id) const;
@@ -73,7 +73,7 @@ class TraceRegistry {
   KeyIndex keys_;
   std::vector<Trace> traces_;
   std::unordered_map<ProgramId, TraceId> trace_of_program_;
-  TraceId last_replayed_ = TraceId::kUnknown;
+  TraceId last_replayed_ = kNoTrace;
   std::array<std::int64_t, 2> replay_counts_{};  // by Operation
 };
 

@@ -26,12 +26,12 @@ std::string packed(const T& value) {
 
 TEST(ProgramRegistry, IdsCountUpAndEqualMaterialIsFound) {
   ProgramRegistry registry;
-  EXPECT_EQ(registry.find(decode_key(32, 64)), ProgramId::kUnknown);
+  EXPECT_EQ(registry.find(decode_key(32, 64)), kNoProgram);
   EXPECT_EQ(registry.add(decode_key(32, 64)), ProgramId{0});
   EXPECT_EQ(registry.add(decode_key(16, 64)), ProgramId{1});
   EXPECT_EQ(registry.find(decode_key(32, 64)), ProgramId{0});
   EXPECT_EQ(registry.find(decode_key(16, 64)), ProgramId{1});
-  EXPECT_EQ(registry.find(decode_key(16, 8)), ProgramId::kUnknown);
+  EXPECT_EQ(registry.find(decode_key(16, 8)), kNoProgram);
   EXPECT_EQ(registry.key(ProgramId{1}), decode_key(16, 64));
   EXPECT_EQ(registry.size(), 2U);
 }
@@ -44,7 +44,7 @@ TEST(ProgramRegistry, RefusesADuplicateAndAnUnknownId) {
   EXPECT_EQ(registry.size(), 1U);
   EXPECT_THAT([&] { registry.key(ProgramId{1}); },
               ThrowsMessage<InvalidValue>(HasSubstr("program 1")));
-  EXPECT_THROW(registry.key(ProgramId::kUnknown), InvalidValue);
+  EXPECT_THROW(registry.key(kNoProgram), InvalidValue);
 }
 
 TEST(ProgramRegistry, KeysStayWhereTheyAreWhileTheRegistryGrows) {
@@ -80,7 +80,7 @@ TEST(ProgramRegistry, FindsWhileAnotherThreadAdds) {
   });
   for (std::int64_t width = 1; width <= 300; ++width) {
     const ProgramId id = registry.find(decode_key(1, width));
-    if (id == ProgramId::kUnknown) continue;
+    if (id == kNoProgram) continue;
     EXPECT_EQ(registry.key(id), decode_key(1, width));
   }
   writer.join();

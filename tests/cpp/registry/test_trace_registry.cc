@@ -22,13 +22,13 @@ TEST(TraceRegistry, KeepsKeyAndOperation) {
   EXPECT_EQ(registry.add(prefill_key(128), Operation::kPrefill), TraceId{0});
   EXPECT_EQ(registry.add(decode_key(32, 64), Operation::kDecode), TraceId{1});
   EXPECT_EQ(registry.find(decode_key(32, 64)), TraceId{1});
-  EXPECT_EQ(registry.find(decode_key(32, 8)), TraceId::kUnknown);
+  EXPECT_EQ(registry.find(decode_key(32, 8)), kNoTrace);
   EXPECT_EQ(registry.operation(TraceId{0}), Operation::kPrefill);
   EXPECT_EQ(registry.key(TraceId{0}), prefill_key(128));
   EXPECT_EQ(registry.size(), 2U);
   EXPECT_THROW(registry.add(prefill_key(128), Operation::kPrefill), IllegalState);
   EXPECT_THROW(registry.operation(TraceId{2}), InvalidValue);
-  EXPECT_THROW(registry.key(TraceId::kUnknown), InvalidValue);
+  EXPECT_THROW(registry.key(kNoTrace), InvalidValue);
 }
 
 TEST(TraceRegistry, CapturesDecodeBeforePrefillInRegistrationOrder) {
@@ -55,9 +55,9 @@ TEST(TraceRegistry, AProgramReplaysOneTraceAndATraceServesManyPrograms) {
   EXPECT_THAT(registry.programs_of_trace(first), ElementsAre(ProgramId{4}, ProgramId{2}));
   EXPECT_THAT(registry.programs_of_trace(second), IsEmpty());
   EXPECT_EQ(registry.trace_of_program(ProgramId{2}), first);
-  EXPECT_EQ(registry.trace_of_program(ProgramId{3}), TraceId::kUnknown);
+  EXPECT_EQ(registry.trace_of_program(ProgramId{3}), kNoTrace);
   EXPECT_THROW(registry.associate(ProgramId{0}, TraceId{9}), InvalidValue);
-  EXPECT_THROW(registry.associate(ProgramId::kUnknown, first), InvalidValue);
+  EXPECT_THROW(registry.associate(kNoProgram, first), InvalidValue);
   EXPECT_EQ(registry.association_count(), 2U);
 }
 
@@ -73,7 +73,7 @@ TEST(TraceRegistry, PreflightFindsTheFirstProgramWithoutACapturedTrace) {
   EXPECT_EQ(preflight({ProgramId{0}, ProgramId{0}}), std::nullopt);
   EXPECT_EQ(preflight({ProgramId{0}, ProgramId{1}}), 1U);
   EXPECT_EQ(preflight({ProgramId{0}, ProgramId{0}, ProgramId{7}}), 2U);
-  EXPECT_EQ(preflight({ProgramId::kUnknown}), 0U);
+  EXPECT_EQ(preflight({kNoProgram}), 0U);
   registry.set_captured(captured, false);
   EXPECT_EQ(preflight({ProgramId{0}}), 0U);
 }
@@ -95,7 +95,7 @@ TEST(TraceRegistry, CountsReplaysAndKnowsASwitch) {
   EXPECT_EQ(registry.replay_count(Operation::kPrefill), 1);
   registry.forget_last();
   EXPECT_TRUE(registry.is_switch(prefill));
-  EXPECT_EQ(registry.last_replayed(), TraceId::kUnknown);
+  EXPECT_EQ(registry.last_replayed(), kNoTrace);
 }
 
 TEST(TraceRegistry, OnlyACapturedTraceReplaysAndANewCaptureCountsAsSwitched) {
