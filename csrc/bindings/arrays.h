@@ -17,7 +17,8 @@ namespace llm_runtime::bindings {
 
 namespace nb = nanobind;
 
-// In: typed, const, C-contiguous, on the CPU; bind the argument with .noconvert() so that nothing is copied silently.
+// In: typed, const, C-contiguous, on the CPU; bind the argument with .noconvert() so that nothing
+// is copied silently.
 template <class T>
 using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
@@ -35,7 +36,8 @@ Span2D<const T> as_matrix(const Matrix<T>& array) {
 
 /// Out: a read-only NumPy view of memory that `owner` keeps alive.
 template <class T>
-nb::ndarray<nb::numpy, const T> view(const T* data, std::initializer_list<std::size_t> shape, nb::handle owner) {
+nb::ndarray<nb::numpy, const T> view(const T* data, std::initializer_list<std::size_t> shape,
+                                     nb::handle owner) {
   return {data, shape, owner};
 }
 

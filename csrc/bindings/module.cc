@@ -2,6 +2,9 @@
 #include "bindings/module.h"
 
 NB_MODULE(_core, m) {
-  m.doc() = "Host decisions of the LLM runtime: page tables, prefill plans, signatures, decode steps, registries.";
+  m.doc() =
+      "Host decisions of the LLM runtime: page tables, prefill plans, signatures, decode steps, "
+      "registries.";
   llm_runtime::bindings::bind_errors(m);
+  llm_runtime::bindings::bind_signature(m);
 }

@@ -9,5 +9,6 @@ namespace nb = nanobind;
 
 // One function a folder of the core, called in dependency order.
 void bind_errors(nb::module_& m);
+void bind_signature(nb::module_& m);
 
 }  // namespace llm_runtime::bindings

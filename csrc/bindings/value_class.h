@@ -20,7 +20,8 @@ namespace nb = nanobind;
 template <class T>
 nb::dict field_dict(const T& value) {
   nb::dict result;
-  for_each_field<T>([&](const auto& entry) { result[entry.name] = nb::cast(value.*(entry.member)); });
+  for_each_field<T>(
+      [&](const auto& entry) { result[entry.name] = nb::cast(value.*(entry.member)); });
   return result;
 }
 
@@ -36,19 +37,32 @@ std::string value_repr(nb::handle self) {
   return text + ")";
 }
 
-/// The promises of every value type, from its one field list: read-only fields, equality with hash, repr, pickling
-/// through the constructor and `__replace__`. The caller adds `__init__` with its defaults.
+/// A value's own cached hash if it has one, else the hash over its field list.
+template <class T>
+Py_ssize_t value_hash(const T& value) {
+  if constexpr (requires { value.hash(); }) {
+    return static_cast<Py_ssize_t>(value.hash());
+  } else {
+    return static_cast<Py_ssize_t>(hash_fields(value));
+  }
+}
+
+/// The promises of every value type, from its one field list: read-only fields, equality with hash,
+/// repr, pickling through the constructor and `__replace__`. The caller adds `__init__` with its
+/// defaults.
 template <class T>
 nb::class_<T> bind_value(nb::module_& m, const char* name, const char* doc) {
   nb::class_<T> cls(m, name, nb::is_final(), doc);
   for_each_field<T>([&](const auto& entry) { cls.def_ro(entry.name, entry.member); });
-  cls.def("__eq__", [](const T& a, const T& b) { return a == b; }, nb::is_operator(),
-          nb::sig("def __eq__(self, arg: object, /) -> bool"));
-  cls.def("__hash__", [](const T& value) { return static_cast<Py_ssize_t>(hash_fields(value)); });
+  cls.def(
+      "__eq__", [](const T& a, const T& b) { return a == b; }, nb::is_operator(),
+      nb::sig("def __eq__(self, arg: object, /) -> bool"));
+  cls.def("__hash__", &value_hash<T>);
   cls.def("__repr__", &value_repr<T>);
   cls.def("__reduce__", [](nb::handle self) {
     nb::object partial = nb::module_::import_("functools").attr("partial");
-    return nb::make_tuple(partial(self.type(), **field_dict(nb::cast<const T&>(self))), nb::tuple());
+    return nb::make_tuple(partial(self.type(), **field_dict(nb::cast<const T&>(self))),
+                          nb::tuple());
   });
   cls.def("__replace__", [](nb::handle self, const nb::kwargs& changes) {
     nb::dict fields = field_dict(nb::cast<const T&>(self));
