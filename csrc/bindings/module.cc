@@ -7,4 +7,7 @@ NB_MODULE(_core, m) {
       "registries.";
   llm_runtime::bindings::bind_errors(m);
   llm_runtime::bindings::bind_signature(m);
+  llm_runtime::bindings::bind_paging(m);
+  llm_runtime::bindings::bind_prefill_request(m);
+  llm_runtime::bindings::bind_prefill_plan(m);
 }
