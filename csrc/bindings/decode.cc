@@ -5,8 +5,8 @@
 #include <initializer_list>
 #include <optional>
 
-#include "bindings/field_names.h"
-#include "bindings/integers.h"
+#include "bindings/arrays.h"
+#include "bindings/input_names.h"
 #include "bindings/module.h"
 #include "bindings/value_class.h"
 #include "llm_runtime/decode/commands.h"
@@ -38,7 +38,7 @@ void require_shape(const Array& array, const char* name, std::initializer_list<s
 template <class T>
 using Writable = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
 
-void stage(const Integers& tokens, const Integers& start_pos,
+void stage(const ArrayIn& tokens, const ArrayIn& start_pos,
            const Writable<std::uint32_t>& out_tokens, const Writable<std::int32_t>& out_positions,
            const Writable<std::uint32_t>& out_rotary) {
   const std::size_t rows = start_pos.size();
@@ -48,10 +48,7 @@ void stage(const Integers& tokens, const Integers& start_pos,
   const decode::StagedInputs out{{out_tokens.data(), out_tokens.size()},
                                  {out_positions.data(), out_positions.size()},
                                  {out_rotary.data(), out_rotary.size()}};
-  visit_vector(tokens, "tokens", [&](auto ids) {
-    visit_vector(start_pos, "start_pos",
-                 [&](auto positions) { decode::stage_decode_inputs(ids, positions, out); });
-  });
+  decode::stage_decode_inputs(int_array(tokens, "tokens"), int_array(start_pos, "start_pos"), out);
 }
 
 void bind_commands(nb::module_& m) {
@@ -82,7 +79,7 @@ void bind_commands(nb::module_& m) {
 void bind_refresh(nb::module_& m) {
   const RefreshPolicy policy;
   bind_value<RefreshPolicy>(m, "RefreshPolicy", "When a replay refreshes which persistent inputs.")
-      .def(nb::init<decode::FieldNames, bool, bool, bool, bool>(),
+      .def(nb::init<decode::InputNames, bool, bool, bool, bool>(),
            nb::arg("every_replay") = nb::tuple(),
            nb::arg("full_on_batch_reset") = policy.full_on_batch_reset,
            nb::arg("full_on_graph_switch") = policy.full_on_graph_switch,
@@ -90,7 +87,7 @@ void bind_refresh(nb::module_& m) {
            nb::arg("refresh_page_table_on_change") = policy.refresh_page_table_on_change);
   bind_value<RefreshDecision>(m, "RefreshDecision",
                               "What one replay copies to the device before it runs.")
-      .def(nb::init<bool, bool, decode::FieldNames>(), nb::arg("full"), nb::arg("page_table"),
+      .def(nb::init<bool, bool, decode::InputNames>(), nb::arg("full"), nb::arg("page_table"),
            nb::arg("fields"));
   m.def(
       "decide_refresh",

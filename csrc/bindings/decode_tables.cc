@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "bindings/arrays.h"
-#include "bindings/integers.h"
 #include "bindings/module.h"
 #include "llm_runtime/decode/tables.h"
 
@@ -27,10 +26,8 @@ struct BoundBatch {
 };
 
 nb::object view_of(const std::shared_ptr<const PageTable>& table) {
-  using Shared = std::shared_ptr<const PageTable>;
-  nb::capsule owner(new Shared(table),
-                    [](void* shared) noexcept { delete static_cast<Shared*>(shared); });
-  return nb::cast(view(table->data(), {table->rows(), table->width()}, owner));
+  return array_view(std::shared_ptr<const std::int32_t>(table, table->data()),
+                    {table->rows(), table->width()});
 }
 
 nb::object tuple_of(const decode::ActiveSlots& active) {
@@ -48,12 +45,10 @@ class BoundTables {
 
   void configure(const DecodeGeometry& geometry) { tables_.configure(geometry); }
 
-  nb::object prepare(const Integers& start_pos, const Integers& page_table,
+  nb::object prepare(const ArrayIn& start_pos, const ArrayIn& page_table,
                      const TableCommands& commands) {
-    return wrap(visit_vector(start_pos, "start_pos", [&](auto positions) {
-      return visit_matrix(page_table, "page_table",
-                          [&](auto table) { return tables_.prepare(positions, table, commands); });
-    }));
+    return wrap(tables_.prepare(int_array(start_pos, "start_pos"),
+                                int_array(page_table, "page_table"), commands));
   }
 
   void note_submitted(const BoundBatch& batch) {
@@ -141,7 +136,7 @@ void bind_decode_tables(nb::module_& m) {
           "Installs another layout; a change forgets the cached and the submitted table.")
       .def(
           "prepare",
-          [](BoundTables& self, const Integers& start_pos, const Integers& page_table,
+          [](BoundTables& self, const ArrayIn& start_pos, const ArrayIn& page_table,
              bool device_feedback, std::optional<bool> reload_inputs, bool reload_page_table) {
             return self.prepare(start_pos, page_table,
                                 TableCommands{device_feedback, reload_inputs, reload_page_table});

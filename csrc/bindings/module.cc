@@ -7,6 +7,9 @@ NB_MODULE(_core, m) {
       "registries.";
   llm_runtime::bindings::bind_errors(m);
   llm_runtime::bindings::bind_signature(m);
+  llm_runtime::bindings::bind_paging(m);
+  llm_runtime::bindings::bind_prefill_request(m);
+  llm_runtime::bindings::bind_prefill_plan(m);
   llm_runtime::bindings::bind_decode(m);
   llm_runtime::bindings::bind_decode_tables(m);
   llm_runtime::bindings::bind_registry(m);

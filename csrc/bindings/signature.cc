@@ -31,17 +31,19 @@ nb::object first_mismatch(const SignatureKey& mine, const SignatureKey& theirs) 
 }
 
 void bind_key(nb::module_& m) {
-  nb::class_<SignatureKey>(m, "SignatureKey", nb::is_final(),
-                           "Identity of a program or trace: key material with its hash, compared "
-                           "in full. Follows chapter 30, section 2.2.")
-      .def(
-          "__init__",
-          [](SignatureKey* self, const nb::bytes& packed) {
-            new (self) SignatureKey(
-                SignatureKey::from_untrusted(std::string(packed.c_str(), packed.size())));
-          },
-          nb::kw_only(), "packed"_a,
-          "From the packed form, as pickling does. ValueError unless it is one tuple.")
+  nb::class_<SignatureKey> cls(
+      m, "SignatureKey", nb::is_final(),
+      "Identity of a program or trace: key material with its hash, compared "
+      "in full. Follows chapter 30, section 2.2.");
+  def_equality(cls);
+  cls.def(
+         "__init__",
+         [](SignatureKey* self, const nb::bytes& packed) {
+           new (self) SignatureKey(
+               SignatureKey::from_untrusted(std::string(packed.c_str(), packed.size())));
+         },
+         nb::kw_only(), "packed"_a,
+         "From the packed form, as pickling does. ValueError unless it is one tuple.")
       .def_static("from_material", &key_from_material, "material"_a,
                   nb::sig("def from_material(material: tuple[object, ...]) -> SignatureKey"),
                   "From a tuple of None, str-valued Enum, bool, int, finite float, str and tuples. "
@@ -63,10 +65,6 @@ void bind_key(nb::module_& m) {
               "def first_mismatch(self, other: SignatureKey) -> tuple[str, object, object] | None"),
           "(field, mine, theirs) of the first difference, None for equal keys. A side that lacks "
           "the field gives None.")
-      .def(
-          "__eq__", [](const SignatureKey& a, const SignatureKey& b) { return a == b; },
-          nb::is_operator(), nb::sig("def __eq__(self, arg: object, /) -> bool"))
-      .def("__hash__", &value_hash<SignatureKey>)
       .def("__repr__",
            [](const SignatureKey& key) {
              return "SignatureKey(" +

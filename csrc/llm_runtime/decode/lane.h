@@ -3,8 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
+
+#include "llm_runtime/support/int_array.h"
 
 namespace llm_runtime::decode {
 
@@ -19,10 +20,9 @@ constexpr std::size_t round_up_to_tile(std::size_t rows) {
 /// Which slots of a lane decode in this step; a slot is active when its position is not negative.
 class ActiveSlots {
  public:
-  template <class Position>
-  static ActiveSlots of(std::span<const Position> start_pos) {
+  static ActiveSlots of(const IntArray& start_pos) {
     ActiveSlots result;
-    for (std::size_t slot = 0; slot < start_pos.size(); ++slot)
+    for (std::size_t slot = 0; slot < start_pos.columns(); ++slot)
       result.mask_ |= static_cast<std::uint32_t>(start_pos[slot] >= 0) << slot;
     return result;
   }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "llm_runtime/decode/lane.h"
-#include "llm_runtime/support/span2d.h"
+#include "llm_runtime/support/int_array.h"
 
 namespace llm_runtime::decode {
 
@@ -21,8 +21,7 @@ using RowCounts = std::array<std::size_t, kMaxLaneSlots>;
 class PageTable {
  public:
   /// Copies `counts[row]` entries of each row of `source`; a block id that is no int32 is refused.
-  template <class Id>
-  PageTable(Span2D<const Id> source, const RowCounts& counts, std::size_t width);
+  PageTable(const IntArray& source, const RowCounts& counts, std::size_t width);
 
   std::size_t rows() const { return rows_; }
   std::size_t width() const { return width_; }
@@ -32,9 +31,8 @@ class PageTable {
   const std::int32_t* data() const { return entries_.data(); }
 
   /// Whether normalising `source` to this width would give these entries; reads only the counted
-  /// prefixes.
-  template <class Id>
-  bool equals_normalised(Span2D<const Id> source, const RowCounts& counts) const;
+  /// prefixes. `source` has as many rows as this table.
+  bool equals_normalised(const IntArray& source, const RowCounts& counts) const;
 
   bool operator==(const PageTable& other) const {
     return rows_ == other.rows_ && width_ == other.width_ && entries_ == other.entries_;

@@ -32,7 +32,7 @@ RefreshDecision commanded(bool reload_inputs, const ReplayState& state) {
   require_state(
       reload_inputs || state.has_device_feedback(),
       "reload_inputs=False, but the step has no device feedback: resident inputs would be stale");
-  FieldNames names;
+  InputNames names;
   if (state.reload_sampling_params) names.names.emplace_back("sampling");
   return {
       .full = reload_inputs,

@@ -4,14 +4,14 @@
 #include <optional>
 #include <tuple>
 
-#include "llm_runtime/decode/field_names.h"
+#include "llm_runtime/decode/input_names.h"
 #include "llm_runtime/support/fields.h"
 
 namespace llm_runtime::decode {
 
 /// When a replay refreshes which persistent inputs, if the caller leaves it to the runtime.
 struct RefreshPolicy {
-  FieldNames every_replay = {};
+  InputNames every_replay = {};
   bool full_on_batch_reset = true;
   bool full_on_graph_switch = true;
   bool full_without_device_feedback = true;
@@ -32,7 +32,7 @@ struct RefreshPolicy {
 struct RefreshDecision {
   bool full = false;
   bool page_table = false;
-  FieldNames fields_to_refresh = {};
+  InputNames fields_to_refresh = {};
 
   static constexpr auto fields() {
     return std::tuple{field("full", &RefreshDecision::full),

@@ -39,29 +39,22 @@ void check_row(std::size_t row, std::int64_t token, std::int64_t position) {
 
 }  // namespace
 
-template <class Token, class Position>
-void stage_decode_inputs(std::span<const Token> tokens, std::span<const Position> start_pos,
+void stage_decode_inputs(const IntArray& tokens, const IntArray& start_pos,
                          const StagedInputs& out) {
-  check_sizes(tokens.size(), start_pos.size(), out);
-  for (std::size_t row = 0; row < tokens.size(); ++row) check_row(row, tokens[row], start_pos[row]);
+  require_rank(tokens, 1, "tokens");
+  require_rank(start_pos, 1, "start_pos");
+  check_sizes(tokens.columns(), start_pos.columns(), out);
+  for (std::size_t row = 0; row < tokens.columns(); ++row)
+    check_row(row, tokens[row], start_pos[row]);
 
   std::ranges::fill(out.tokens, 0U);
   std::ranges::fill(out.rotary_indices, 0U);
-  for (std::size_t row = 0; row < tokens.size(); ++row) {
+  for (std::size_t row = 0; row < tokens.columns(); ++row) {
     const std::int64_t position = start_pos[row];
     out.positions[row] = static_cast<std::int32_t>(std::max(position, kMinPosition));
     if (is_token(tokens[row])) out.tokens[row] = static_cast<std::uint32_t>(tokens[row]);
     if (position > 0) out.rotary_indices[row] = static_cast<std::uint32_t>(position);
   }
 }
-
-template void stage_decode_inputs(std::span<const std::int32_t>, std::span<const std::int32_t>,
-                                  const StagedInputs&);
-template void stage_decode_inputs(std::span<const std::int32_t>, std::span<const std::int64_t>,
-                                  const StagedInputs&);
-template void stage_decode_inputs(std::span<const std::int64_t>, std::span<const std::int32_t>,
-                                  const StagedInputs&);
-template void stage_decode_inputs(std::span<const std::int64_t>, std::span<const std::int64_t>,
-                                  const StagedInputs&);
 
 }  // namespace llm_runtime::decode

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <span>
 
+#include "llm_runtime/support/int_array.h"
+
 namespace llm_runtime::decode {
 
 /// The caller's staging buffers of one step; borrowed for the call.
@@ -16,8 +18,7 @@ struct StagedInputs {
 /// Fills the staging buffers: tokens with a zero tail, positions as they are (negative marks an
 /// unused slot on the device), rotary indices with unused slots at 0. A placeholder token of an
 /// unused slot that is no uint32 becomes 0.
-template <class Token, class Position>
-void stage_decode_inputs(std::span<const Token> tokens, std::span<const Position> start_pos,
+void stage_decode_inputs(const IntArray& tokens, const IntArray& start_pos,
                          const StagedInputs& out);
 
 }  // namespace llm_runtime::decode

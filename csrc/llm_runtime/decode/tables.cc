@@ -61,11 +61,10 @@ void check_row(std::size_t row, std::int64_t position, std::int64_t used, std::i
                 " blocks, but the page table is too narrow: it has ", width, " columns");
 }
 
-template <class Position>
-RowCounts used_prefixes(std::span<const Position> start_pos, std::int64_t width,
-                        bool device_feedback, const DecodeGeometry& geometry) {
+RowCounts used_prefixes(const IntArray& start_pos, std::int64_t width, bool device_feedback,
+                        const DecodeGeometry& geometry) {
   RowCounts counts{};
-  for (std::size_t row = 0; row < start_pos.size(); ++row) {
+  for (std::size_t row = 0; row < start_pos.columns(); ++row) {
     const std::int64_t position = start_pos[row];
     std::int64_t count = used_blocks(position, geometry.block_size);
     check_row(row, position, count, width, geometry);
@@ -79,11 +78,10 @@ RowCounts used_prefixes(std::span<const Position> start_pos, std::int64_t width,
   return counts;
 }
 
-template <class Position>
-RowCounts whole_rows(std::span<const Position> start_pos, std::int64_t width, bool check_positions,
+RowCounts whole_rows(const IntArray& start_pos, std::int64_t width, bool check_positions,
                      const DecodeGeometry& geometry) {
   RowCounts counts{};
-  for (std::size_t row = 0; row < start_pos.size(); ++row) {
+  for (std::size_t row = 0; row < start_pos.columns(); ++row) {
     const std::int64_t position = start_pos[row];
     if (check_positions)
       check_row(row, position, used_blocks(position, geometry.block_size), width, geometry);
@@ -105,12 +103,13 @@ void DecodeTables::configure(const DecodeGeometry& geometry) {
   current_ = submitted_ = nullptr;
 }
 
-template <class Position, class Id>
-DecodeBatch DecodeTables::prepare(std::span<const Position> start_pos, Span2D<const Id> page_table,
+DecodeBatch DecodeTables::prepare(const IntArray& start_pos, const IntArray& page_table,
                                   const TableCommands& commands) {
-  require_value(start_pos.size() == page_table.rows(), "batches must match: start_pos has ",
-                start_pos.size(), " rows, page_table ", page_table.rows());
-  require_value(start_pos.size() == lane_capacity_, "the batch of ", start_pos.size(),
+  require_rank(start_pos, 1, "start_pos");
+  require_rank(page_table, 2, "page_table");
+  require_value(start_pos.columns() == page_table.rows(), "batches must match: start_pos has ",
+                start_pos.columns(), " rows, page_table ", page_table.rows());
+  require_value(start_pos.columns() == lane_capacity_, "the batch of ", start_pos.columns(),
                 " rows must equal lane capacity ", lane_capacity_,
                 "; send unused slots with a negative position");
   const TableSource source = table_source(commands);
@@ -149,14 +148,5 @@ void DecodeTables::reset() {
   const std::scoped_lock lock(mutex_);
   current_ = submitted_ = nullptr;
 }
-
-template DecodeBatch DecodeTables::prepare(std::span<const std::int32_t>,
-                                           Span2D<const std::int32_t>, const TableCommands&);
-template DecodeBatch DecodeTables::prepare(std::span<const std::int32_t>,
-                                           Span2D<const std::int64_t>, const TableCommands&);
-template DecodeBatch DecodeTables::prepare(std::span<const std::int64_t>,
-                                           Span2D<const std::int32_t>, const TableCommands&);
-template DecodeBatch DecodeTables::prepare(std::span<const std::int64_t>,
-                                           Span2D<const std::int64_t>, const TableCommands&);
 
 }  // namespace llm_runtime::decode

@@ -6,11 +6,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
 
 #include "llm_runtime/decode/lane.h"
 #include "llm_runtime/decode/page_table.h"
-#include "llm_runtime/support/span2d.h"
+#include "llm_runtime/support/int_array.h"
 
 namespace llm_runtime::decode {
 
@@ -51,8 +50,7 @@ class DecodeTables {
 
   /// Checks the step and returns its table; the same table object while the normalised content
   /// stays the same.
-  template <class Position, class Id>
-  DecodeBatch prepare(std::span<const Position> start_pos, Span2D<const Id> page_table,
+  DecodeBatch prepare(const IntArray& start_pos, const IntArray& page_table,
                       const TableCommands& commands);
 
   /// Remembers the table of a step that reached the device.

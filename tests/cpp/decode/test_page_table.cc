@@ -9,9 +9,14 @@ namespace {
 
 using ::testing::ElementsAre;
 
+template <class Id>
+IntArray matrix(const std::vector<Id>& ids, std::size_t rows, std::size_t columns) {
+  return IntArray::matrix(std::span(ids), rows, columns);
+}
+
 TEST(PageTable, OwnsItsEntries) {
   std::vector<std::int32_t> ids{1, 2, 3, 4};
-  const PageTable table(Span2D<const std::int32_t>(ids.data(), 2, 2), RowCounts{2, 1}, 3);
+  const PageTable table(matrix(ids, 2, 2), RowCounts{2, 1}, 3);
   ids = {9, 9, 9, 9};
   EXPECT_THAT(table.row(0), ElementsAre(1, 2, 0));
   EXPECT_THAT(table.row(1), ElementsAre(3, 0, 0));
@@ -19,7 +24,7 @@ TEST(PageTable, OwnsItsEntries) {
 
 TEST(PageTable, NormalisedEqualityLooksAtPrefixesAndTheirTails) {
   const std::vector<std::int64_t> ids{1, 2, 3, 0};
-  const Span2D<const std::int64_t> source(ids.data(), 2, 2);
+  const IntArray source = matrix(ids, 2, 2);
   const PageTable table(source, RowCounts{2, 2}, 2);
   EXPECT_TRUE(table.equals_normalised(source, RowCounts{2, 2}));
   EXPECT_TRUE(table.equals_normalised(source, RowCounts{2, 1}));   // row 1 ends in a zero
@@ -29,17 +34,16 @@ TEST(PageTable, NormalisedEqualityLooksAtPrefixesAndTheirTails) {
 TEST(PageTable, ComparesInt64IdsInFullWidth) {
   const std::vector<std::int64_t> ids{1};
   const std::vector<std::int64_t> aliased{1 + (std::int64_t{1} << 32)};
-  const PageTable table(Span2D<const std::int64_t>(ids.data(), 1, 1), RowCounts{1}, 1);
-  EXPECT_FALSE(
-      table.equals_normalised(Span2D<const std::int64_t>(aliased.data(), 1, 1), RowCounts{1}));
+  const PageTable table(matrix(ids, 1, 1), RowCounts{1}, 1);
+  EXPECT_FALSE(table.equals_normalised(matrix(aliased, 1, 1), RowCounts{1}));
 }
 
 TEST(PageTable, EqualityNeedsShapeAndContent) {
   const std::vector<std::int32_t> ids{1, 2};
-  const PageTable row(Span2D<const std::int32_t>(ids.data(), 1, 2), RowCounts{2}, 2);
-  const PageTable column(Span2D<const std::int32_t>(ids.data(), 2, 1), RowCounts{1, 1}, 1);
+  const PageTable row(matrix(ids, 1, 2), RowCounts{2}, 2);
+  const PageTable column(matrix(ids, 2, 1), RowCounts{1, 1}, 1);
   EXPECT_FALSE(row == column);
-  EXPECT_TRUE(row == PageTable(Span2D<const std::int32_t>(ids.data(), 1, 2), RowCounts{2}, 2));
+  EXPECT_TRUE(row == PageTable(matrix(ids, 1, 2), RowCounts{2}, 2));
 }
 
 }  // namespace

@@ -25,14 +25,14 @@ template <class Id>
 struct Table {
   std::vector<Id> ids;
   std::size_t columns;
-  Span2D<const Id> span() const { return {ids.data(), ids.size() / columns, columns}; }
+  IntArray array() const { return IntArray::matrix(std::span(ids), ids.size() / columns, columns); }
 };
 
 using Table32 = Table<std::int32_t>;
 
 DecodeBatch prepare(DecodeTables& tables, const std::vector<std::int32_t>& start_pos,
                     const Table32& table, const TableCommands& commands = {}) {
-  return tables.prepare(std::span<const std::int32_t>(start_pos), table.span(), commands);
+  return tables.prepare(IntArray::vector(std::span(start_pos)), table.array(), commands);
 }
 
 TEST(DecodeTables, CopiesTheUsedPrefixAndZeroesTheRest) {
@@ -47,7 +47,7 @@ TEST(DecodeTables, CopiesTheUsedPrefixAndZeroesTheRest) {
 
 TEST(DecodeTables, FeedbackAddsTheNextBlockAtABlockEndOnly) {
   DecodeTables tables(4, kGeometry);
-  const Table32 table{{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, 4};
+  const Table32 table{{1, 2, 3, 4, 99, 5, 6, 7, 8, 99, 9, 10, 11, 12, 99, 13, 14, 15, 16, 99}, 5};
   const DecodeBatch batch = prepare(tables, {30, 31, 127, -1}, table, {.device_feedback = true});
   EXPECT_THAT(batch.page_table->row(0), ElementsAre(1, 0, 0, 0, 0, 0, 0, 0));
   EXPECT_THAT(batch.page_table->row(1), ElementsAre(5, 6, 0, 0, 0, 0, 0, 0));
@@ -102,7 +102,7 @@ TEST(DecodeTables, AcceptsInt64AndRefusesIdsThatDoNotFit) {
   DecodeTables tables(1, kGeometry);
   const std::vector<std::int64_t> positions{33};
   const auto prepare64 = [&](const Table<std::int64_t>& table) {
-    return tables.prepare(std::span<const std::int64_t>(positions), table.span(), TableCommands{});
+    return tables.prepare(IntArray::vector(std::span(positions)), table.array(), TableCommands{});
   };
   const auto table =
       prepare64({{7, 8, std::int64_t{1} << 40}, 3}).page_table;  // garbage behind the prefix
@@ -123,7 +123,7 @@ TEST(DecodeTables, RefusesAPositionBeyondCapacityNamingRowPositionAndCapacity) {
       ThrowsMessage<InvalidValue>(AllOf(HasSubstr("row 1"), HasSubstr("128"), HasSubstr("capacity"),
                                         HasSubstr("4 blocks of 32"))));
   const std::vector<std::int64_t> far{0, std::numeric_limits<std::int64_t>::max()};
-  EXPECT_THROW(tables.prepare(std::span<const std::int64_t>(far), wide.span(), TableCommands{}),
+  EXPECT_THROW(tables.prepare(IntArray::vector(std::span(far)), wide.array(), TableCommands{}),
                InvalidValue);
 }
 

@@ -85,7 +85,7 @@ def test_next_block_appears_at_its_first_position_in_one_table_object_per_block(
 
 
 def test_feedback_looks_one_block_ahead_at_a_block_end() -> None:
-    row = [[1, 2, 3, 4, 5, 6, 7, 8]]
+    row = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]]  # wider than the capacity
     for position, feedback, blocks in [
         (30, True, 1),
         (31, False, 1),
@@ -93,7 +93,7 @@ def test_feedback_looks_one_block_ahead_at_a_block_end() -> None:
         (32, True, 2),
         (255, True, 8),  # at full capacity: clamped
     ]:
-        batch = prepare(tables(1), [position], row, device_feedback=feedback)
+        batch = prepare(tables(1, width=16), [position], row, device_feedback=feedback)
         assert np.count_nonzero(batch.page_table) == blocks, (position, feedback)
     narrow = prepare(tables(1), [31], [[5]], device_feedback=True)
     assert np.count_nonzero(narrow.page_table) == 1
@@ -165,18 +165,27 @@ def test_arrays_of_other_kinds_are_refused_without_a_copy() -> None:
     owner = tables(1)
     rest = {"device_feedback": False, "reload_inputs": None, "reload_page_table": False}
     position, table = np.zeros(1, np.int32), np.ones((1, 2), np.int32)
-    with pytest.raises(TypeError, match="page_table must be an int32 or int64 array"):
+    with pytest.raises(TypeError, match="page_table must hold int32 or int64"):
         owner.prepare(start_pos=position, page_table=table.astype(np.float32), **rest)
-    with pytest.raises(TypeError, match="start_pos must be an int32 or int64 array"):
+    with pytest.raises(TypeError, match="start_pos must hold int32 or int64"):
         owner.prepare(start_pos=position.astype(np.uint32), page_table=table, **rest)
     with pytest.raises(TypeError):
         owner.prepare(start_pos=position, page_table=[[1, 2]], **rest)
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="page_table must lie side by side"):
         owner.prepare(start_pos=position, page_table=np.ones((2, 4), np.int32)[::2, ::2], **rest)
-    with pytest.raises(ValueError, match="page_table must have 2 dimension"):
+    with pytest.raises(ValueError, match="page_table must have rank 2"):
         owner.prepare(start_pos=position, page_table=table[0], **rest)
-    with pytest.raises(ValueError, match="start_pos must have 1 dimension"):
+    with pytest.raises(ValueError, match="start_pos must have rank 1"):
         owner.prepare(start_pos=table, page_table=table, **rest)
+
+
+def test_a_sliced_table_is_read_in_place() -> None:
+    wide = np.arange(1, 33, dtype=np.int32).reshape(4, 8)
+    batch = prepare(tables(), [33, 64], wide[1:3, 2:5])
+    assert batch.page_table[:, :3].tolist() == [[11, 12, 0], [19, 20, 21]]
+    read_only = wide[:2, :3]
+    read_only.setflags(write=False)
+    assert prepare(tables(), [0, 0], read_only).page_table[:, 0].tolist() == [1, 9]
 
 
 def test_full_reload_copies_whole_rows_and_a_table_reload_ignores_positions() -> None:

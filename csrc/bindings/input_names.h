@@ -6,14 +6,14 @@
 
 #include <string>
 
-#include "llm_runtime/decode/field_names.h"
+#include "llm_runtime/decode/input_names.h"
 
 namespace nanobind::detail {
 
-/// FieldNames is a tuple of str in Python; a bare string or a list is refused.
+/// InputNames is a tuple of str in Python; a bare string or a list is refused.
 template <>
-struct type_caster<llm_runtime::decode::FieldNames> {
-  NB_TYPE_CASTER(llm_runtime::decode::FieldNames, const_name("tuple[str, ...]"))
+struct type_caster<llm_runtime::decode::InputNames> {
+  NB_TYPE_CASTER(llm_runtime::decode::InputNames, const_name("tuple[str, ...]"))
 
   bool from_python(handle source, uint32_t /*flags*/, cleanup_list* /*cleanup*/) noexcept {
     if (!isinstance<nanobind::tuple>(source)) return false;
@@ -26,7 +26,7 @@ struct type_caster<llm_runtime::decode::FieldNames> {
     return true;
   }
 
-  static handle from_cpp(const llm_runtime::decode::FieldNames& names, rv_policy /*policy*/,
+  static handle from_cpp(const llm_runtime::decode::InputNames& names, rv_policy /*policy*/,
                          cleanup_list* /*cleanup*/) noexcept {
     PyObject* result = PyTuple_New(static_cast<Py_ssize_t>(names.names.size()));
     if (result == nullptr) return {};
