@@ -5,7 +5,8 @@
 
 namespace llm_runtime::bindings {
 
-// InvalidValue and IllegalState map by themselves (std::invalid_argument, std::runtime_error); WrongType needs a rule.
+// InvalidValue and IllegalState map by themselves (std::invalid_argument, std::runtime_error);
+// WrongType needs a rule.
 void bind_errors(nb::module_& /*m*/) {
   nb::register_exception_translator([](const std::exception_ptr& error, void* /*payload*/) {
     try {

@@ -8,7 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <string>
-#include <tuple>
+#include <vector>
 
 #include "llm_runtime/support/fields.h"
 
@@ -16,45 +16,73 @@ namespace llm_runtime::bindings {
 
 namespace nb = nanobind;
 
-/// The fields of a value as a Python dict, in the order of its field list.
-template <class T>
-nb::dict field_dict(const T& value) {
+using FieldNames = std::vector<const char*>;
+
+/// The named attributes of an object as keyword arguments of its constructor.
+inline nb::dict keywords_of(nb::handle self, const FieldNames& names) {
   nb::dict result;
-  for_each_field<T>([&](const auto& entry) { result[entry.name] = nb::cast(value.*(entry.member)); });
+  for (const char* name : names) result[name] = self.attr(name);
   return result;
 }
 
 /// `Name(field=value, …)`
-template <class T>
-std::string value_repr(nb::handle self) {
-  std::string text = nb::cast<std::string>(nb::handle(self.type()).attr("__name__")) + "(";
+inline std::string keyword_repr(nb::handle self, const FieldNames& names) {
+  auto text = nb::cast<std::string>(self.type().attr("__name__")) + "(";
   const char* separator = "";
-  for (auto [name, value] : field_dict(nb::cast<const T&>(self))) {
-    text += separator + nb::cast<std::string>(name) + "=" + nb::cast<std::string>(nb::repr(value));
+  for (const char* name : names) {
+    text += separator + std::string(name) + "=" + nb::cast<std::string>(nb::repr(self.attr(name)));
     separator = ", ";
   }
   return text + ")";
 }
 
-/// The promises of every value type, from its one field list: read-only fields, equality with hash, repr, pickling
-/// through the constructor and `__replace__`. The caller adds `__init__` with its defaults.
+/// What follows from a constructor that takes every field by keyword: repr, pickling and
+/// `__replace__`. The last two go through the constructor, so that its checks run again.
+template <class Class>
+void def_keyword_object(Class& cls, const FieldNames& names) {
+  cls.def("__repr__", [names](nb::handle self) { return keyword_repr(self, names); });
+  cls.def("__reduce__", [names](nb::handle self) {
+    nb::object partial = nb::module_::import_("functools").attr("partial");
+    return nb::make_tuple(partial(self.type(), **keywords_of(self, names)), nb::tuple());
+  });
+  cls.def("__replace__", [names](nb::handle self, const nb::kwargs& changes) {
+    nb::dict fields = keywords_of(self, names);
+    fields.update(changes);
+    return nb::handle(self.type())(**fields);
+  });
+}
+
+/// A value's own cached hash if it has one, else the hash over its field list.
+template <class T>
+Py_ssize_t value_hash(const T& value) {
+  if constexpr (requires { value.hash(); }) {
+    return static_cast<Py_ssize_t>(value.hash());
+  } else {
+    return static_cast<Py_ssize_t>(hash_fields(value));
+  }
+}
+
+/// Equality with hash; a foreign operand gives `NotImplemented`.
+template <class T>
+void def_equality(nb::class_<T>& cls) {
+  cls.def(
+      "__eq__", [](const T& a, const T& b) { return a == b; }, nb::is_operator(),
+      nb::sig("def __eq__(self, arg: object, /) -> bool"));
+  cls.def("__hash__", &value_hash<T>);
+}
+
+/// The promises of every value type, from its one field list: read-only fields, equality with hash,
+/// repr, pickling and `__replace__`. The caller adds `__init__` with its defaults.
 template <class T>
 nb::class_<T> bind_value(nb::module_& m, const char* name, const char* doc) {
   nb::class_<T> cls(m, name, nb::is_final(), doc);
-  for_each_field<T>([&](const auto& entry) { cls.def_ro(entry.name, entry.member); });
-  cls.def("__eq__", [](const T& a, const T& b) { return a == b; }, nb::is_operator(),
-          nb::sig("def __eq__(self, arg: object, /) -> bool"));
-  cls.def("__hash__", [](const T& value) { return static_cast<Py_ssize_t>(hash_fields(value)); });
-  cls.def("__repr__", &value_repr<T>);
-  cls.def("__reduce__", [](nb::handle self) {
-    nb::object partial = nb::module_::import_("functools").attr("partial");
-    return nb::make_tuple(partial(self.type(), **field_dict(nb::cast<const T&>(self))), nb::tuple());
+  FieldNames names;
+  for_each_field<T>([&](const auto& entry) {
+    cls.def_ro(entry.name, entry.member);
+    names.push_back(entry.name);
   });
-  cls.def("__replace__", [](nb::handle self, const nb::kwargs& changes) {
-    nb::dict fields = field_dict(nb::cast<const T&>(self));
-    for (auto [key, value] : changes) fields[key] = value;
-    return nb::handle(self.type())(**fields);
-  });
+  def_equality(cls);
+  def_keyword_object(cls, names);
   return cls;
 }
 

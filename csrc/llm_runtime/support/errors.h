@@ -8,7 +8,8 @@
 
 namespace llm_runtime {
 
-/// A bad argument value: `ValueError` in Python. The text names what, where, the bad value and the limit.
+/// A bad argument value: `ValueError` in Python. The text names what, where, the bad value and the
+/// limit.
 class InvalidValue : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };

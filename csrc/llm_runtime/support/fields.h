@@ -4,14 +4,20 @@
 #include <cstddef>
 #include <functional>
 #include <tuple>
+#include <type_traits>
 
 namespace llm_runtime {
 
-/// One entry of a value type's field list: its public name and where it lives.
-template <class T, class Member>
+/// Marks a field that always takes part in key material.
+struct NeverOmitted {};
+
+/// One entry of a value type's field list: its public name, where it lives, and the value (if any)
+/// that leaves the field out of key material.
+template <class T, class Member, class Omitted = NeverOmitted>
 struct Field {
   const char* name;
   Member T::* member;
+  Omitted omitted{};
 };
 
 template <class T, class Member>
@@ -19,8 +25,13 @@ constexpr Field<T, Member> field(const char* name, Member T::* member) {
   return {name, member};
 }
 
-/// A value type writes its fields once, as `static constexpr auto fields()`; equality, hash, repr, pickling and key
-/// material follow from that list.
+template <class T, class Member, class Omitted>
+constexpr Field<T, Member, Omitted> field(const char* name, Member T::* member, Omitted omitted) {
+  return {name, member, omitted};
+}
+
+/// A value type writes its fields once, as `static constexpr auto fields()`; equality, hash, repr,
+/// pickling and key material follow from that list.
 ///
 ///     struct Size {
 ///       int rows;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "llm_runtime/support/fields.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include "llm_runtime/support/fields.h"
 
 namespace llm_runtime {
 namespace {

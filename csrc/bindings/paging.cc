@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+
+#include "bindings/integers.h"
+#include "bindings/module.h"
+#include "bindings/value_class.h"
+#include "llm_runtime/paging/page_table_layout.h"
+
+namespace llm_runtime::bindings {
+
+using namespace nb::literals;
+using paging::PageTableLayout;
+
+void bind_paging(nb::module_& m) {
+  bind_value<PageTableLayout>(m, "PageTableLayout",
+                              "Page-table geometry of one lane. Follows chapter 10, section 2.5.")
+      .def(
+          "__init__",
+          [](PageTableLayout* self, std::int64_t block_size, std::int64_t raw_capacity_width,
+             std::int64_t prefill_width, std::int64_t decode_width) {
+            new (self) PageTableLayout(
+                paging::checked({block_size, raw_capacity_width, prefill_width, decode_width}));
+          },
+          "block_size"_a, "raw_capacity_width"_a, "prefill_width"_a, "decode_width"_a,
+          "ValueError unless both widths hold the capacity in groups of 8 columns.")
+      .def_static(
+          "resolve",
+          [](nb::handle block_size, nb::handle model_max_sequence_length,
+             nb::handle physical_num_blocks, nb::handle max_prefill_chunk_size) {
+            const auto size = positive_integer(block_size, "block_size");
+            const auto length =
+                positive_integer(model_max_sequence_length, "model_max_sequence_length");
+            const auto blocks = positive_integer(physical_num_blocks, "physical_num_blocks");
+            return paging::resolve_layout(
+                size, length, blocks,
+                positive_integer(max_prefill_chunk_size, "max_prefill_chunk_size"));
+          },
+          nb::kw_only(), "block_size"_a, "model_max_sequence_length"_a, "physical_num_blocks"_a,
+          "max_prefill_chunk_size"_a,
+          nb::sig("def resolve(*, block_size: int, model_max_sequence_length: int, "
+                  "physical_num_blocks: int, max_prefill_chunk_size: int) -> PageTableLayout"),
+          "The layout of a lane. ValueError for anything but positive integers, and for a cache "
+          "with fewer blocks than the decode table has columns.");
+  m.def(
+      "fit_paged_kv_num_blocks",
+      [](const nb::int_& num_blocks, const nb::int_& max_seq_len, const nb::int_& block_size) {
+        return paging::fit_paged_kv_num_blocks(nb::cast<std::int64_t>(num_blocks),
+                                               nb::cast<std::int64_t>(max_seq_len),
+                                               nb::cast<std::int64_t>(block_size));
+      },
+      "num_blocks"_a, nb::kw_only(), "max_seq_len"_a, "block_size"_a,
+      nb::sig("def fit_paged_kv_num_blocks(num_blocks: int, *, max_seq_len: int, block_size: int) "
+              "-> int"),
+      "Blocks to allocate: num_blocks, or more if the decode table of max_seq_len tokens needs "
+      "them. Follows chapter 10, section 2.6.");
+}
+
+}  // namespace llm_runtime::bindings

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "bindings/arrays.h"
+#include "bindings/module.h"
+#include "bindings/prefill.h"
+#include "llm_runtime/prefill/plan_prefill.h"
+#include "llm_runtime/prefill/prefill_lengths.h"
+#include "llm_runtime/prefill/request_signatures.h"
+
+namespace llm_runtime::bindings {
+
+using namespace nb::literals;
+using prefill::PrefillBatch;
+using prefill::PrefillLimits;
+using prefill::PrefillRequest;
+using prefill::SamplingIdentity;
+
+namespace {
+
+using Width = std::optional<std::int64_t>;
+using Slots = std::optional<std::vector<std::int64_t>>;
+
+/// Values that Python owns from here on, as a tuple.
+template <class Value, class Wrap>
+nb::object tuple_of(std::vector<Value> values, Wrap wrap) {
+  auto result = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
+  if (!result.is_valid()) throw nb::python_error();
+  Py_ssize_t index = 0;
+  for (Value& value : values)
+    PyTuple_SetItem(result.ptr(), index++, nb::cast(wrap(std::move(value))).release().ptr());
+  return result;
+}
+
+/// Copying more tokens than this takes longer than handing the interpreter to another thread.
+constexpr std::size_t kLongPlan = 65536;
+
+std::vector<PrefillRequest> plan(const PrefillBatch& batch, const PrefillLimits& limits) {
+  if (batch.tokens.rows() * batch.tokens.columns() < kLongPlan)
+    return prefill::plan_prefill(batch, limits);
+  const nb::gil_scoped_release other_threads;
+  return prefill::plan_prefill(batch, limits);
+}
+
+nb::object plan_prefill(const ArrayIn& tokens, const ArrayIn& page_table,
+                        const std::optional<ArrayIn>& prompt_lens, const Slots& empty_slots,
+                        const std::optional<ArrayIn>& start_pos, std::int64_t block_size,
+                        std::int64_t max_batch_size, std::int64_t max_prefill_chunk_size,
+                        bool supports_batched_prefill, bool disable_batched_prefill,
+                        std::int64_t max_prefill_batch_size, Width max_actual_page_table_width,
+                        Width canonical_page_table_width, std::int64_t start_alignment) {
+  const PrefillBatch batch{.tokens = int_array(tokens, "tokens"),
+                           .page_table = int_array(page_table, "page_table"),
+                           .prompt_lens = int_array(prompt_lens, "prompt_lens"),
+                           .start_pos = int_array(start_pos, "start_pos"),
+                           .empty_slots = empty_slots};
+  const PrefillLimits limits{.block_size = block_size,
+                             .max_batch_size = max_batch_size,
+                             .max_prefill_chunk_size = max_prefill_chunk_size,
+                             .supports_batched_prefill = supports_batched_prefill,
+                             .disable_batched_prefill = disable_batched_prefill,
+                             .max_prefill_batch_size = max_prefill_batch_size,
+                             .max_actual_page_table_width = max_actual_page_table_width,
+                             .canonical_page_table_width = canonical_page_table_width,
+                             .start_alignment = start_alignment};
+  return tuple_of(plan(batch, limits), [](PrefillRequest&& request) {
+    return RequestObject{.request = std::move(request)};
+  });
+}
+
+void bind_planner(nb::module_& m) {
+  m.def("plan_prefill", &plan_prefill, nb::kw_only(), "tokens"_a, "page_table"_a,
+        "prompt_lens"_a.none(), "empty_slots"_a.none(), "start_pos"_a.none(), "block_size"_a,
+        "max_batch_size"_a, "max_prefill_chunk_size"_a, "supports_batched_prefill"_a,
+        "disable_batched_prefill"_a, "max_prefill_batch_size"_a,
+        "max_actual_page_table_width"_a.none(), "canonical_page_table_width"_a.none(),
+        "start_alignment"_a,
+        nb::sig("def plan_prefill(*, tokens: IntArray, page_table: IntArray, "
+                "prompt_lens: IntArray | None, empty_slots: Sequence[int] | None, "
+                "start_pos: IntArray | None, block_size: int, max_batch_size: int, "
+                "max_prefill_chunk_size: int, supports_batched_prefill: bool, "
+                "disable_batched_prefill: bool, max_prefill_batch_size: int, "
+                "max_actual_page_table_width: int | None, "
+                "canonical_page_table_width: int | None, start_alignment: int) "
+                "-> tuple[PrefillRequest, ...]"),
+        "Plan a batch of one lane: tokens [N, T] and page_table [N, W], prompt_lens and start_pos "
+        "[N], all int32 or int64. ValueError for a batch or limits that cannot be planned; nothing "
+        "is planned then. Follows chapter 10, section 5.");
+}
+
+void bind_lengths(nb::module_& m) {
+  m.def("padded_prefill_length", &prefill::padded_prefill_length, "n"_a,
+        "The bucket of n uncached tokens. Follows chapter 10, section 5.9.");
+  m.def("max_prefill_chunk_size", &prefill::max_prefill_chunk_size, "sequence_length"_a,
+        "maximum"_a,
+        "The largest equal chunk of a padded length under the cap; ValueError if none.");
+  m.def("validate_prefill_chunk_size", &prefill::validate_prefill_chunk_size, "cap"_a,
+        "ValueError unless cap is a power of two of at least 128, or a multiple of 2048.");
+  m.def(
+      "prefill_bucket_ladder",
+      [](std::int64_t cap, std::int64_t max_seq_len) {
+        return nb::tuple(nb::cast(prefill::prefill_bucket_ladder(cap, max_seq_len)));
+      },
+      "max_prefill_chunk_size"_a, "max_seq_len"_a,
+      nb::sig("def prefill_bucket_ladder(max_prefill_chunk_size: int, max_seq_len: int) "
+              "-> tuple[int, ...]"),
+      "Buckets up to the smaller limit. Follows chapter 10, section 5.9.");
+}
+
+void bind_signature_builders(nb::module_& m) {
+  m.def(
+      "build_program_signatures",
+      [](const RequestObject& request, std::string_view path, bool static_q128_topk_supported,
+         bool penalties, bool logprobs) {
+        return tuple_of(
+            prefill::build_program_signatures(request.request, {path, penalties, logprobs},
+                                              static_q128_topk_supported),
+            [](auto&& signature) { return std::forward<decltype(signature)>(signature); });
+      },
+      "request"_a, "sampling_path"_a, nb::kw_only(), "static_q128_topk_supported"_a,
+      "penalties_enabled"_a = false, "logprobs_enabled"_a = false,
+      nb::sig("def build_program_signatures(request: PrefillRequest, sampling_path: str, *, "
+              "static_q128_topk_supported: bool, penalties_enabled: bool = False, "
+              "logprobs_enabled: bool = False) -> tuple[PrefillProgramSignature, ...]"),
+      "The programs that a request runs, each once. Follows chapter 10, section 7.4.");
+  m.def(
+      "build_trace_signature",
+      [](const RequestObject& request, bool trace_enabled, std::string_view path, bool penalties,
+         bool logprobs) -> std::optional<signature::PrefillTraceSignature> {
+        if (!trace_enabled) return std::nullopt;
+        return prefill::build_trace_signature(request.request, {path, penalties, logprobs});
+      },
+      "request"_a, nb::kw_only(), "trace_enabled"_a, "sampling_path"_a = "logits",
+      "penalties_enabled"_a = false, "logprobs_enabled"_a = false,
+      "The trace that a request replays, None with tracing off. Follows chapter 10, section 7.4.");
+}
+
+}  // namespace
+
+void bind_prefill_plan(nb::module_& m) {
+  bind_lengths(m);
+  bind_planner(m);
+  bind_signature_builders(m);
+}
+
+}  // namespace llm_runtime::bindings
