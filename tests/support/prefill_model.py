@@ -93,7 +93,16 @@ class EchoSampler:
         enable_log_probs: bool = False,
     ) -> tuple[Any, Any]:
         ns = self._ns
-        self.calls.append({"k": k, "p": p, "temp": temp, "rows": logits.shape[2], "log_probs": enable_log_probs})
+        self.calls.append(
+            {
+                "rows": logits.shape[2],
+                "log_probs": enable_log_probs,
+                **{
+                    name: None if value is None else value.cpu().to_numpy().tolist()
+                    for name, value in (("k", k), ("p", p), ("temp", temp), ("seeds", seeds))
+                },
+            }
+        )
         rows = logits.shape[2]
         values, indices = ns.topk(logits, k=32, dim=-1)
         best = ns.slice(indices, (0, 0, 0, 0), (1, 1, rows, 1))
@@ -148,14 +157,14 @@ class EchoModel:
     def embed_prefill(self, tokens: Any) -> Any:
         ns = self._ns
         rows = ns.embedding(tokens, self._table, layout=ns.TILE_LAYOUT)
-        return ns.reshape(rows, (1, 1, rows.shape[1], VOCAB))
+        return ns.unsqueeze_to_4D(rows)
 
     def prepare_prefill_rot_mats(self, positions: Any) -> tuple[Any, Any]:
         ns, made = self._ns, []
         try:
             for _ in range(2):
                 rows = ns.embedding(positions, self.rope_setup.cos_matrix, layout=ns.TILE_LAYOUT)
-                made.append(ns.reshape(rows, (1, 1, rows.shape[1], VOCAB)))
+                made.append(ns.unsqueeze_to_4D(rows))
         except BaseException:
             for tensor in made:
                 ns.deallocate(tensor)
@@ -244,7 +253,7 @@ class EchoModel:
             row = ns.embedding(last_token_index, rows, layout=ns.TILE_LAYOUT)
         finally:
             ns.deallocate(rows)
-        return ns.reshape(row, (1, 1, 1, VOCAB))
+        return ns.unsqueeze_to_4D(row)
 
     def post_process_batched_prefill_output(self, hidden: Any, last: list[int], padded_batch: int, length: int) -> Any:
         ns = self._ns
@@ -260,7 +269,7 @@ class EchoModel:
             ns.deallocate(index)
             if rows is not None:
                 ns.deallocate(rows)
-        return ns.reshape(picked, (1, 1, TILE, VOCAB))
+        return ns.unsqueeze_to_4D(picked)
 
 
 class EchoLane:
@@ -299,3 +308,66 @@ class EchoLane:
         return self.runtime.assemble(
             results, batch_size=call["tokens"].shape[0], sampling_params=call.get("sampling_params")
         )
+
+    def trace(self, call: dict[str, Any]) -> list[EchoTrace]:
+        """Compile a call eagerly, then capture one trace per request, all inputs before the first capture."""
+        self.eager(call)
+        traces = [EchoTrace(self.runtime, item) for item in self.runtime.prepare(**call)]
+        for trace in traces:
+            trace.capture()
+        return traces
+
+    def replay(self, traces: list[EchoTrace], call: dict[str, Any]) -> Any:
+        """Serve a call through captured traces, matched by trace and program signature."""
+        prepared = self.runtime.prepare(**call)
+        steps = ((item, next(trace for trace in traces if trace.serves(item)).run(item)) for item in prepared)
+        return self.runtime.assemble(
+            steps, batch_size=call["tokens"].shape[0], sampling_params=call.get("sampling_params")
+        )
+
+
+class EchoTrace:
+    """One captured prefill trace with one workspace, driven by hand in the order of the trace registry."""
+
+    def __init__(self, runtime: PrefillRuntime, prepared: Any) -> None:
+        self.runtime, self.prepared = runtime, prepared
+        self.mesh = runtime.config.mesh_device
+        self.plan = runtime.capture_plan(prepared)
+        self.persistent = self.plan.prepare_inputs()
+        self.workspace = self.plan.prepare_workspace()
+        self.trace_id: Any = None
+        self.output: Any = None
+
+    def capture(self) -> None:
+        ns = namespace_of(self.mesh)
+        if self.plan.prime is not None and self.plan.release_prime_output is not None:
+            assert self.plan.release_prime_output(self.plan.prime(self.persistent)) == []
+        if self.plan.prime_workspace is not None:
+            self.plan.prime_workspace(self.persistent, self.workspace)
+        self.trace_id = ns.begin_trace_capture(self.mesh, cq_id=0)
+        self.output = self.plan.capture(self.persistent)
+        ns.end_trace_capture(self.mesh, self.trace_id, cq_id=0)
+
+    def serves(self, prepared: Any) -> bool:
+        return (prepared.trace_signature, prepared.program_signatures) == (
+            self.prepared.trace_signature,
+            self.prepared.program_signatures,
+        )
+
+    def run(self, prepared: Any) -> Any:
+        ns = namespace_of(self.mesh)
+        for chunk in prepared.request.chunks:
+            self.runtime.refresh_trace(prepared, self.persistent, self.workspace, chunk)
+            ns.execute_trace(self.mesh, self.trace_id, cq_id=0, blocking=False)
+        return self.runtime.finish_trace(prepared, self.output, self.workspace)
+
+
+def watch(owner: Any, name: str, events: list[Any], event: Any = None) -> None:
+    """Append ``event`` (the method's name by default, or what it returns for the arguments) at each call."""
+    method = getattr(owner, name)
+
+    def watched(*args: Any, **options: Any) -> Any:
+        events.append(event(*args, **options) if callable(event) else event or name)
+        return method(*args, **options)
+
+    setattr(owner, name, watched)

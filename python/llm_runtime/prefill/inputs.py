@@ -345,8 +345,8 @@ class PrefillInputStager:
         return host_tensor(self._ns, tokens.astype(np.uint32).reshape(1, 1, 1, -1), self._ns.uint32)
 
     def _table_tensor(self, table: HostArray) -> Any:
-        # Signed, because -1 says "do not write".
-        return host_tensor(self._ns, table, self._ns.int32)
+        # Signed, because -1 says "do not write"; copied, because the device library takes no read-only memory.
+        return host_tensor(self._ns, np.array(table, np.int32), self._ns.int32)
 
 
 def _rotary_pair(rotary: Any) -> tuple[Any, Any]:

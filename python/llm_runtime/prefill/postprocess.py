@@ -15,7 +15,7 @@ from llm_runtime.prefill.inputs import PrefillPositionInputs
 from llm_runtime.prefill.ownership import new_logprob_output, retain_owned, without_borrowed
 from llm_runtime.prefill.plan import _TILE_SIZE, last_token_offset
 from llm_runtime.prefill.result_rows import uses_static_q128_topk
-from llm_runtime.prefill.sampling_inputs import PrefillSamplingInputs
+from llm_runtime.prefill.sampling_inputs import DeviceSamplingValues, PrefillSamplingInputs
 from llm_runtime.prefill.sampling_params import PreparedSamplingParams, SamplingPath
 from llm_runtime.prefill.signatures import PreparedPrefill
 
@@ -96,7 +96,7 @@ class PrefillPostprocessor:
     def sample_device(
         self,
         logits: Any,
-        kpt: Any,
+        kpt: DeviceSamplingValues | None,
         sampling: PreparedSamplingParams,
         sampled_output: Any = None,
         *,
@@ -105,7 +105,9 @@ class PrefillPostprocessor:
         """Sample one token per row; returns ``(tokens, log_probs or None)`` on the device."""
         options: dict[str, Any] = {"tt_out_tok": sampled_output}
         if kpt is not None:
-            options["k"], options["p"], options["temp"] = kpt
+            options.update(k=kpt.k, p=kpt.p, temp=kpt.temperature)
+            if kpt.seeds is not None:
+                options["seeds"] = kpt.seeds
         controller = self._config.sampling_state_controller
         if controller is not None:
             return controller.prefill_forward(
@@ -119,7 +121,7 @@ class PrefillPostprocessor:
         self,
         prepared: PreparedPrefill,
         hidden: Any,
-        kpt: Any,
+        kpt: DeviceSamplingValues | None,
         position_inputs: PrefillPositionInputs,
         *,
         sampled_output: Any = None,
@@ -147,7 +149,7 @@ class PrefillPostprocessor:
         self,
         prepared: PreparedPrefill,
         final_step_output: Any,
-        kpt: Any,
+        kpt: DeviceSamplingValues | None,
         position_inputs: PrefillPositionInputs,
         *,
         sampled_output: Any = None,
@@ -171,7 +173,7 @@ class PrefillPostprocessor:
         self,
         prepared: PreparedPrefill,
         logits: Any,
-        kpt: Any,
+        kpt: DeviceSamplingValues | None,
         sampled_output: Any,
         owned: list[Any],
         count_tokens: bool,
@@ -183,10 +185,11 @@ class PrefillPostprocessor:
             return rows
         fitted = fit_prefill_sampling_logits(logits, self.sampling_output_rows(prepared))
         retain_owned(owned, fitted)
-        self.sampling_inputs.write_seeds(prepared, self.sampling_output_rows(prepared))
         output = self.sample_device(fitted, kpt, sampling, sampled_output, count_tokens=count_tokens)
-        for value in output if isinstance(output, tuple) else (output,):
-            retain_owned(owned, value)
+        for at, value in enumerate(output if isinstance(output, tuple) else (output,)):
+            # Tokens written into the offered buffer may come back as a view of it, which must not be freed twice.
+            if at or sampled_output is None or value is sampled_output:
+                retain_owned(owned, value)
         return output
 
     def _last_token_logits(self, prepared: PreparedPrefill, hidden: Any, position_inputs: PrefillPositionInputs) -> Any:

@@ -25,6 +25,7 @@ from llm_runtime.prefill.sampling_params import (
 
 __all__ = [
     "KPTSignature",
+    "KPTValues",
     "PreparedSamplingParams",
     "SamplingParams",
     "SamplingPath",
@@ -43,8 +44,11 @@ _TILE_SIZE = 32
 
 HostArray = npt.NDArray[Any]
 
-#: K, P and inverse T as uploaded, or None when the path needs none.
-KPTSignature = tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]] | None
+#: K, P and inverse T as uploaded.
+KPTValues = tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]
+
+#: The same, or None when the path needs none.
+KPTSignature = KPTValues | None
 
 
 def _slice_sampling_params(params: Any, source_rows: Sequence[int]) -> Any:
@@ -205,9 +209,7 @@ def refuse_unsupported_log_probs(prepared: PreparedSamplingParams, *, row_labels
         )
 
 
-def kpt_values(
-    sampling: PreparedSamplingParams, rows: int
-) -> tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]:
+def kpt_values(sampling: PreparedSamplingParams, rows: int) -> KPTValues:
     """K, P and inverse T for ``rows`` sampler rows.
 
     A single active row is repeated for every row, because its token may sit in any row of a tile; otherwise

@@ -77,7 +77,7 @@ class SamplingPlanner:
             **history,
         )
         refuse_unsupported_log_probs(prepared, row_labels=rows)
-        self._inputs.require_seed_buffer(prepared, rows)
+        self._inputs.require_seeds_supported(prepared, rows)
         if prepared.penalties_enabled and config.sampling_state_controller is None:
             raise ValueError(
                 f"sampling rows {list(rows)}: penalties need a sampling-state controller on the device; sample these "

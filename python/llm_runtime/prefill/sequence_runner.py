@@ -95,10 +95,7 @@ class PrefillSequenceRunner:
 
     def _make_kpt(self, prepared: PreparedPrefill, owned: list[Any]) -> Any:
         post = self._postprocessor
-        kpt = post.sampling_inputs.make_device_kpt(
-            prepared.prepared_sampling,
-            post.sampling_output_rows(prepared),
-            force_topk=prepared.sampling_path == "topk",
-        )
+        inputs = post.sampling_inputs
+        kpt = inputs.make_device_values(inputs.values(prepared, post.sampling_output_rows(prepared)))
         retain_owned(owned, kpt)
         return kpt

@@ -28,7 +28,7 @@ from llm_runtime.prefill.ownership import (
 from llm_runtime.prefill.plan import last_token_offset
 from llm_runtime.prefill.postprocess import PrefillPostprocessor
 from llm_runtime.prefill.result_rows import gathers_last_token
-from llm_runtime.prefill.sampling_helpers import KPTSignature, kpt_values
+from llm_runtime.prefill.sampling_inputs import DeviceSamplingValues, SamplingSignature
 from llm_runtime.prefill.signatures import (
     PreparedPrefill,
     capture_schema_fingerprint,
@@ -56,10 +56,10 @@ class PrefillReplayState:
     now."""
 
     position_inputs: PrefillPositionInputs
-    kpt: tuple[Any, Any, Any] | None
+    kpt: DeviceSamplingValues | None
     sampled_output: Any = None
     position_signature: int | None = None
-    kpt_signature: KPTSignature = None
+    kpt_signature: SamplingSignature | None = None
 
     def owned_tensor_values(self) -> tuple[Any, ...]:
         """What a release of this value releases."""
@@ -159,10 +159,10 @@ class PrefillTraceLifecycle:
                 stager.refresh_position_inputs(state.position_inputs, relative_last, chunk.chunk_size)
                 state.position_signature = relative_last
         post = self._hooks.postprocessor
+        values = post.sampling_inputs.values(prepared, post.sampling_output_rows(prepared))
         known, state.kpt_signature = state.kpt_signature, None
-        state.kpt_signature = post.sampling_inputs.refresh_workspace(
-            prepared, kpt=state.kpt, kpt_signature=known, rows=post.sampling_output_rows(prepared)
-        )
+        post.sampling_inputs.refresh(state.kpt, known, values)
+        state.kpt_signature = values
 
     def finish(
         self,
@@ -183,7 +183,7 @@ class PrefillTraceLifecycle:
             value = post.finish_regular_prefill(
                 prepared,
                 hidden,
-                state.kpt if prepared.sampling_path == "topk" else None,
+                state.kpt,
                 state.position_inputs,
                 sampled_output=state.sampled_output,
                 owned=owned,
@@ -247,10 +247,10 @@ class PrefillTraceLifecycle:
         first = hooks.input_stager.trace_inputs(prepared.request)
         rows = post.sampling_output_rows(prepared)
         positions = hooks.input_stager.stage_position_inputs(first.relative_last, first.sequence_length)
+        values = post.sampling_inputs.values(prepared, rows)
         kpt: Any = None
         try:
-            if prepared.sampling_path == "topk":
-                kpt = post.sampling_inputs.make_device_kpt(sampling, rows, force_topk=True)
+            kpt = post.sampling_inputs.make_device_values(values)
             sampled_output = None if sampling is None else post.make_sampling_output(rows)
         except BaseException as error:
             attach_cleanup_failures(error, hooks.release_transient((positions, kpt)))
@@ -260,7 +260,7 @@ class PrefillTraceLifecycle:
             kpt=kpt,
             sampled_output=sampled_output,
             position_signature=first.relative_last,
-            kpt_signature=None if sampling is None else kpt_values(sampling, rows),
+            kpt_signature=values,
         )
 
     def _prime_workspace(
