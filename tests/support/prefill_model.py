@@ -309,10 +309,14 @@ class EchoLane:
             results, batch_size=call["tokens"].shape[0], sampling_params=call.get("sampling_params")
         )
 
-    def trace(self, call: dict[str, Any]) -> list[EchoTrace]:
-        """Compile a call eagerly, then capture one trace per request, all inputs before the first capture."""
-        self.eager(call)
-        traces = [EchoTrace(self.runtime, item) for item in self.runtime.prepare(**call)]
+    def trace(self, *calls: dict[str, Any]) -> list[EchoTrace]:
+        """Compile every request of the calls, allocate for all of them, then capture one trace each."""
+        prepared = [item for call in calls for item in self.runtime.prepare(**call)]
+        for item in prepared:
+            self.runtime._release_transient(self.runtime.invoke(item, count_tokens=False).owned)
+        traces = [EchoTrace(self.runtime, item) for item in prepared]
+        for trace in traces:
+            trace.prime()
         for trace in traces:
             trace.capture()
         return traces
@@ -338,15 +342,19 @@ class EchoTrace:
         self.trace_id: Any = None
         self.output: Any = None
 
-    def capture(self) -> None:
-        ns = namespace_of(self.mesh)
+    def prime(self) -> None:
         if self.plan.prime is not None and self.plan.release_prime_output is not None:
             assert self.plan.release_prime_output(self.plan.prime(self.persistent)) == []
         if self.plan.prime_workspace is not None:
             self.plan.prime_workspace(self.persistent, self.workspace)
+
+    def capture(self) -> None:
+        ns = namespace_of(self.mesh)
         self.trace_id = ns.begin_trace_capture(self.mesh, cq_id=0)
         self.output = self.plan.capture(self.persistent)
         ns.end_trace_capture(self.mesh, self.trace_id, cq_id=0)
+        # A replay writes its own output before anybody reads it.
+        ns.acknowledge_corruptible(self.output)
 
     def serves(self, prepared: Any) -> bool:
         return (prepared.trace_signature, prepared.program_signatures) == (

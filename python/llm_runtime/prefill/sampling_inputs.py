@@ -24,8 +24,8 @@ class DeviceSamplingValues(NamedTuple):
     """Sampler inputs on the device, ``[rows]`` each; owned by whoever made them.
 
     K is uint32, P and inverse T are bfloat16. ``seeds`` (uint32) exists when the sampler takes seeds and no
-    sampling-state controller looks after them. They are separate from the sampler's own seed buffer, which belongs
-    to decode and is left alone.
+    sampling-state controller looks after them. They are separate from the sampler's own seed buffer, which
+    belongs to decode and is left alone.
     """
 
     k: Any
@@ -60,11 +60,12 @@ class PrefillSamplingInputs:
                 raise TypeError(f"sampling row {label}: seed {seed} needs a sampler with a mutable seed buffer")
 
     def values(self, prepared: PreparedPrefill, rows: int) -> SamplingSignature | None:
-        """The values that the sampler of ``prepared`` should read now; ``None`` unless it takes the top-k path.
+        """The values that the sampler of ``prepared`` should read now; ``None`` unless it takes the top-k
+        path.
 
-        A seeded row's device seed depends on its seed and its last token's position alone, any other row draws anew
-        at each call. The seed of a single request fills all rows, like K, P and T, because its token may sit in any
-        row of a tile.
+        A seeded row's device seed depends on its seed and its last token's position alone, any other row
+        draws anew at each call. The seed of a single request fills all rows, like K, P and T, because its
+        token may sit in any row of a tile.
         """
         sampling = prepared.prepared_sampling
         if sampling is None or prepared.sampling_path != "topk":

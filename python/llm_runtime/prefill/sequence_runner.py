@@ -20,7 +20,7 @@ from llm_runtime.tensor_resources import attach_cleanup_failures, raise_cleanup_
 class PrefillSequenceRunner:
     """Eager execution of prepared requests; borrows every collaborator, owns nothing between two runs.
 
-    ``run_hidden_body(request, device_inputs)`` fills the active rows and returns hidden states;
+    ``run_hidden_body(request, device_inputs, fill_rows=)`` returns hidden states;
     ``run_chunk_body(prepared, chunk, device_inputs, position_inputs)`` returns logits.
     """
 
@@ -42,8 +42,10 @@ class PrefillSequenceRunner:
     def run(self, prepared: PreparedPrefill, *, count_tokens: bool = True) -> InvocationResult:
         """Run every chunk and finish the last one.
 
-        Outputs of earlier chunks are released at once, the inputs of all chunks stay until the end. Any
-        failure releases everything made so far and propagates as the same exception object.
+        Only active rows of a wave write KV, unless tokens are not counted: such a run compiles what a
+        capture records, and a capture fills every physical row. Outputs of earlier chunks are released at
+        once, the inputs of all chunks stay until the end. Any failure releases everything made so far and
+        propagates as the same exception object.
         """
         owned: list[Any] = []
         try:
@@ -68,7 +70,8 @@ class PrefillSequenceRunner:
                 output = self._run_chunk_body(prepared, chunk, device_inputs, positions)
             else:
                 kpt = self._make_kpt(prepared, owned)
-                output = self._run_hidden_body(request, device_inputs)
+                fill_rows = None if count_tokens else request.padded_batch_size
+                output = self._run_hidden_body(request, device_inputs, fill_rows=fill_rows)
             if chunk.contains_last_token:
                 break
             failures = self._release(output)
