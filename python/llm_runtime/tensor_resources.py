@@ -14,7 +14,7 @@ from llm_runtime.device import tensor_namespace
 from llm_runtime.errors import add_error_note
 
 
-@dataclass
+@dataclass(eq=False)
 class TensorResourceOrphan:
     """An owned tree at least one of whose tensors could not be released.
 

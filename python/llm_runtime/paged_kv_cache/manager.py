@@ -23,7 +23,7 @@ from llm_runtime.tensor_resources import (
 KVCache = list[list[Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PagedKVCacheContext:
     """Borrowed view of a bound cache: its config and, per layer, the (K, V) tensors, their shape and dtype."""
 

@@ -33,7 +33,7 @@ def require_operation(operation: Any) -> None:
         raise ValueError(f"operation must be one of {get_args(Operation)}, got {operation!r}")
 
 
-@dataclass
+@dataclass(eq=False)
 class PersistentInputs:
     """Device tensors that a trace reads and that a replay refreshes in place; owned by the trace."""
 
@@ -44,7 +44,7 @@ class PersistentInputs:
         return self.values
 
 
-@dataclass
+@dataclass(eq=False)
 class TraceArtifact:
     """One captured device trace and the tensors whose addresses it holds (all owned)."""
 
@@ -94,7 +94,7 @@ class TraceCapturePlan:
             raise ValueError("prime and release_prime_output must be given together")
 
 
-@dataclass
+@dataclass(eq=False)
 class TraceRecord:
     """One registered trace; `artifact` is set while device resources of its capture are held."""
 
@@ -108,7 +108,7 @@ class TraceRecord:
         return self.artifact is not None and not self.artifact.trace_released
 
 
-@dataclass
+@dataclass(eq=False)
 class TraceAliasRecord:
     """The link of one program to its trace, with the workspace that this program alone uses (owned)."""
 
