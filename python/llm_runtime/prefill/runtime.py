@@ -71,6 +71,7 @@ class PrefillRuntime:
         require_instance(config, PrefillRuntimeConfig, name="config")
         self._config = config
         self._orphans: list[TensorResourceOrphan] = []
+        self._recent_waves: tuple[int, ...] = ()
         self._stager = PrefillInputStager(
             model=config.model, mesh_device=config.mesh_device, release_transient=self._release_transient
         )
@@ -109,6 +110,11 @@ class PrefillRuntime:
     def transient_orphan_count(self) -> int:
         """How many released values still hold tensors because a deallocation failed."""
         return len(self._orphans)
+
+    @property
+    def recent_padded_batch_sizes(self) -> tuple[int, ...]:
+        """Physical rows of each request of the latest call that was assembled, in execution order."""
+        return self._recent_waves
 
     def configure_page_table_layout(self, layout: PageTableLayout) -> None:
         """Install another geometry inside the construction-time ceiling (``ValueError`` beyond it)."""
@@ -237,7 +243,12 @@ class PrefillRuntime:
 
         See :meth:`~llm_runtime.prefill.result_collector.PrefillResultAssembler.assemble`.
         """
-        return self._assembler.assemble(prepared_results, batch_size=batch_size, sampling_params=sampling_params)
+        waves: list[int] = []
+        output = self._assembler.assemble(
+            _noting_waves(prepared_results, waves), batch_size=batch_size, sampling_params=sampling_params
+        )
+        self._recent_waves = tuple(waves)
+        return output
 
     def cleanup(self) -> None:
         """Retry failed releases; raises the first failure (others attached) and may be called again."""
@@ -314,6 +325,14 @@ class PrefillRuntime:
     def _require_usable(self) -> None:
         if self._orphans:
             raise RuntimeError(f"{len(self._orphans)} prefill transient(s) could not be released; call cleanup() first")
+
+
+def _noting_waves(
+    prepared_results: Iterable[tuple[PreparedPrefill, InvocationResult]], waves: list[int]
+) -> Iterator[tuple[PreparedPrefill, InvocationResult]]:
+    for prepared, result in prepared_results:
+        waves.append(prepared.request.padded_batch_size)
+        yield prepared, result
 
 
 def batching_disabled_by_environment() -> bool:
