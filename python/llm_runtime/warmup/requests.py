@@ -60,7 +60,8 @@ def _prefill_request(config: WarmupCoordinatorConfig, case: WarmupCase, *, uncac
     blocks = -(-prompt // config.page_table_layout.block_size)
     return {
         "tokens": np.zeros((rows, prompt), np.int64),
-        "page_table": np.zeros((rows, blocks), np.int32),
+        # A row names each of its blocks once, as an allocation does; rows may share them, nobody reads these values.
+        "page_table": np.tile(np.arange(blocks, dtype=np.int32), (rows, 1)),
         "prompt_lens": np.full(rows, prompt, np.int64),
         "start_pos": np.full(rows, cached, np.int64) if cached else None,
         "empty_slots": list(range(rows)),
