@@ -78,6 +78,20 @@ def test_a_step_leaves_no_device_memory_behind(pair: tuple[TwinLane, NumpyLlama]
     assert lane.mesh.live_tensors() == before
 
 
+def test_every_layer_frees_what_it_makes_at_once() -> None:
+    # Device memory would otherwise only come back when Python drops the last name of a tensor.
+    kept = []
+    for n_layers in (1, 2):
+        lane = TwinLane(tiny_checkpoint(), batch=32, n_layers=n_layers)
+        counters = lane.mesh.counters
+        before = counters.allocations - counters.deallocations
+        ttnn_twin.deallocate(lane.prefill([prompt(40)], [[1, 2]], length=128))
+        lane.decode([1] * 32, [0] * 32, [[row] for row in range(32)])
+        kept.append(counters.allocations - counters.deallocations - before)
+        lane.close()
+    assert kept[0] == kept[1]
+
+
 def test_positions_advance_in_place(pair: tuple[TwinLane, NumpyLlama]) -> None:
     lane, _ = pair
     positions = lane.upload([5, -1, 0], ttnn_twin.int32)

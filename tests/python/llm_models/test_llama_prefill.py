@@ -50,6 +50,15 @@ def close(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> None:
     np.testing.assert_allclose(found, expected, atol=2e-4, rtol=1e-4)
 
 
+def stored_as(lane: TwinLane, reference: NumpyLlama, tokens: list[int], table: list[int]) -> None:
+    """Compare the cache of every layer with the reference's keys and values."""
+    for layer, expected in enumerate(reference.keys_and_values(tokens)):
+        for cache, wanted in zip(lane.cache[layer], expected, strict=True):
+            stored = cache.cpu(blocking=True).to_numpy()
+            found = np.concatenate([stored[block] for block in table], axis=1)[:, : len(tokens)]
+            np.testing.assert_allclose(found, wanted, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 127, 128])
 def test_last_token_logits_at_every_tile_edge(pair: tuple[TwinLane, NumpyLlama], length: int) -> None:
     lane, reference = pair
@@ -82,11 +91,7 @@ def test_keys_and_values_land_in_the_blocks_of_the_table(pair: tuple[TwinLane, N
     lane, reference = pair
     tokens, table = prompt(70), [7, 4, 11]
     ttnn_twin.deallocate(lane.prefill([tokens], [table], length=128))
-    for layer, (keys, values) in enumerate(reference.keys_and_values(tokens)):
-        for cache, expected in zip(lane.cache[layer], (keys, values), strict=True):
-            stored = cache.cpu(blocking=True).to_numpy()
-            found = np.concatenate([stored[block] for block in table], axis=1)[:, :70]
-            np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
+    stored_as(lane, reference, tokens, table)
 
 
 def test_unmapped_table_entries_write_nothing(pair: tuple[TwinLane, NumpyLlama]) -> None:
@@ -134,6 +139,8 @@ def test_a_wave_gives_what_singles_give(pair: tuple[TwinLane, NumpyLlama], lengt
         ttnn_twin.deallocate(part)
     ttnn_twin.deallocate(hidden)
     assert {block for block, _ in lane.written()} == {block for table in tables for block in table}
+    for tokens, table in zip(prompts, tables, strict=True):
+        stored_as(lane, reference, tokens, table)
 
 
 def test_padding_rows_of_a_wave_write_nothing_even_when_filled(pair: tuple[TwinLane, NumpyLlama]) -> None:
