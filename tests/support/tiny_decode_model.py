@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A one-layer decode model of real device ops whose greedy next token is the current token plus its position.
 
-Logits are ``E[token] + R[position]`` with ``E[t][v] = -(v - 2t)**2 / 2`` and ``R`` alike, so that ``token + position`` is
-the largest of a row: a stale token, position or rotary index shows in the very next token. The current token's row is
-written to a paged cache, so that the mesh's ledger shows which positions and blocks a step used.
+Logits are ``E[token] + R[position]`` with ``E[t][v] = -(v - 2t)**2 / 2`` and ``R`` alike, so that entry ``token +
+position`` is the largest of a row: a stale token, position or rotary index shows in the very next token. The current
+token's row is written to a paged cache, so that the mesh's ledger shows which positions and blocks a step used.
 """
 
 from __future__ import annotations

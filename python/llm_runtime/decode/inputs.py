@@ -7,6 +7,7 @@ Follows chapter 20, section 5.2.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from llm_runtime.tensor_resources import attach_cleanup_failures
 __all__ = ["DecodeInputStager", "device_index_array"]
 
 Release = Callable[[Any], list[BaseException]]
+HostValues = tuple[DecodeHostInputs, tuple[Any, Any, Any] | None]
 
 
 def device_index_array(value: Any, *, name: str) -> np.ndarray[Any, Any]:
@@ -46,30 +48,14 @@ class DecodeInputStager:
         self._namespace = namespace_of(config.mesh_device)
         self._lane_capacity = config.lane_capacity
         self._release = release
+        self._checked: tuple[PreparedDecode, tuple[Any, Any, Any]] | None = None
 
     def host_inputs(self, prepared: PreparedDecode) -> DecodeHostInputs:
-        """Host tensors: tokens uint32 ``[1,1,1,32]`` zero padded, positions int32 ``[B]``, rotary uint32
-        ``[1,32]`` clamped at 0, page table int32 ``[B,W]``."""
-        tokens = np.empty((1, 1, 1, TOKEN_ROWS), np.uint32)
-        positions = np.empty(self._lane_capacity, np.int32)
-        rotary = np.empty((1, TOKEN_ROWS), np.uint32)
-        try:
-            stage_decode_inputs(
-                prepared.tokens,
-                prepared.start_pos,
-                out_tokens=tokens,
-                out_positions=positions,
-                out_rotary=rotary,
-            )
-        except TypeError:
-            # Not a contiguous int32/int64 NumPy array: view or convert it, which names what cannot be.
-            stage_decode_inputs(
-                device_index_array(prepared.tokens, name="tokens"),
-                device_index_array(prepared.start_pos, name="start_pos"),
-                out_tokens=tokens,
-                out_positions=positions,
-                out_rotary=rotary,
-            )
+        """Host tensors: tokens uint32 ``[1,1,1,32]`` zero padded, positions int32 ``[B]``, rotary uint32 ``[1,32]``
+        clamped at 0, page table int32 ``[B,W]``. ValueError for a token of an active row that is no token id.
+        """
+        checked, self._checked = self._checked, None
+        tokens, positions, rotary = checked[1] if checked and checked[0] is prepared else self._arrays(prepared)
         namespace = self._namespace
         tensor = namespace.Tensor
         return DecodeHostInputs(
@@ -78,6 +64,28 @@ class DecodeInputStager:
             tensor(rotary, namespace.uint32),
             tensor(prepared.page_table.copy(), namespace.int32),
         )
+
+    def check(self, prepared: PreparedDecode) -> None:
+        """Refuse what cannot be staged before a step changes anything; the arrays serve its :meth:`host_inputs`."""
+        self._checked = (prepared, self._arrays(prepared))
+
+    def _arrays(self, prepared: PreparedDecode) -> tuple[Any, Any, Any]:
+        tokens = np.empty((1, 1, 1, TOKEN_ROWS), np.uint32)
+        positions = np.empty(self._lane_capacity, np.int32)
+        rotary = np.empty((1, TOKEN_ROWS), np.uint32)
+        stage = partial(stage_decode_inputs, out_tokens=tokens, out_positions=positions, out_rotary=rotary)
+        if type(prepared.tokens) is np.ndarray and type(prepared.start_pos) is np.ndarray:
+            try:
+                stage(prepared.tokens, prepared.start_pos)
+                return tokens, positions, rotary
+            except (TypeError, ValueError):
+                # Perhaps another dtype or memory order than the core takes: convert below, or hear the same error.
+                pass
+        stage(
+            device_index_array(prepared.tokens, name="tokens"),
+            device_index_array(prepared.start_pos, name="start_pos"),
+        )
+        return tokens, positions, rotary
 
     def host_page_table(self, prepared: PreparedDecode) -> Any:
         """The host tensor of the page table alone."""
@@ -99,18 +107,21 @@ class DecodeInputStager:
             namespace.Tensor(np.array(sampling.temperature, np.float32), namespace.bfloat16),
         )
 
-    def stage(self, prepared: PreparedDecode) -> tuple[DecodeDeviceInputs, tuple[Any, Any, Any] | None]:
+    def host_values(self, prepared: PreparedDecode) -> HostValues:
+        """All host tensors of one step: its inputs and its K/P/T."""
+        return self.host_inputs(prepared), self.host_kpt(prepared)
+
+    def stage(self, host: HostValues) -> tuple[DecodeDeviceInputs, tuple[Any, Any, Any] | None]:
         """Allocate the inputs of one step and its K/P/T; a failure releases what was allocated before it."""
-        inputs = DecodeDeviceInputs(*self.allocate(self.host_inputs(prepared).values()))
+        inputs = DecodeDeviceInputs(*self.allocate(host[0].values()))
+        if host[1] is None:
+            return inputs, None
         try:
-            kpt = self.host_kpt(prepared)
-            device_kpt = None if kpt is None else self.allocate(kpt)
+            k, p, t = self.allocate(host[1])
         except BaseException as error:
             attach_cleanup_failures(error, self._release(inputs))
             raise
-        if device_kpt is None:
-            return inputs, None
-        return inputs, (device_kpt[0], device_kpt[1], device_kpt[2])
+        return inputs, (k, p, t)
 
     def allocate(self, host_values: Sequence[Any]) -> tuple[Any, ...]:
         """Move host tensors to the device in order; on failure those moved before are released or retained."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from llm_runtime.decode.body import DecodeBody, checked_module_inputs
 from llm_runtime.decode.health import DecodeHealth
-from llm_runtime.decode.inputs import DecodeInputStager
+from llm_runtime.decode.inputs import DecodeInputStager, HostValues
 from llm_runtime.decode.state import DecodeSamplingState
 from llm_runtime.decode.values import InvocationResult, PreparedDecode
 from llm_runtime.tensor_resources import attach_cleanup_failures
@@ -43,9 +43,11 @@ class DecodeInvoker:
         none behind, whether it succeeds or fails.
         """
         compile_only = not count_tokens and self._state.is_stateful
+        host = self._stager.host_values(prepared)
         try:
             result = self._run(
                 prepared,
+                host,
                 device_feedback=device_feedback,
                 count_tokens=count_tokens,
                 compile_only=compile_only,
@@ -64,9 +66,15 @@ class DecodeInvoker:
         return result
 
     def _run(
-        self, prepared: PreparedDecode, *, device_feedback: bool, count_tokens: bool, compile_only: bool
+        self,
+        prepared: PreparedDecode,
+        host: HostValues,
+        *,
+        device_feedback: bool,
+        count_tokens: bool,
+        compile_only: bool,
     ) -> InvocationResult:
-        inputs, kpt = self._stager.stage(prepared)
+        inputs, kpt = self._stager.stage(host)
         try:
             if compile_only:
                 self._state.admit_for_compile(prepared)

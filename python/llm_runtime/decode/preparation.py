@@ -191,8 +191,8 @@ class DecodePreparer:
                     reload_inputs=reload_inputs,
                     reload_page_table=reload_table,
                 )
-            except TypeError:
-                # Another dtype, rank or memory order than the core takes: convert below, or say what is wrong.
+            except (TypeError, ValueError):
+                # Perhaps another dtype or memory order than the core takes: convert below, or hear the same error.
                 pass
         return self._tables.prepare(
             start_pos=_index_array(start_pos, name="start_pos", rank=1),

@@ -44,7 +44,7 @@ class DecodeRuntime:
         self._preparer = DecodePreparer(config)
         self._state = DecodeSamplingState(config)
         self._readout = DecodeReadout(config, health=self._health)
-        stager = DecodeInputStager(config, release=self._health.release)
+        self._stager = stager = DecodeInputStager(config, release=self._health.release)
         body = DecodeBody(config)
         self._invoker = DecodeInvoker(config.model, stager=stager, body=body, state=self._state, health=self._health)
         self._trace = DecodeTraceLifecycle(stager=stager, body=body, state=self._state, release=self._health.release)
@@ -127,6 +127,11 @@ class DecodeRuntime:
             self._state.require_known_streams(prepared)
         else:
             self._state.validate_commands(prepared, has_resident=self._preparer.resident.sampling is not None)
+        if prepared.reload_inputs or (
+            prepared.reload_inputs is None and (prepared.reset_batch or not prepared.device_feedback)
+        ):
+            # These steps copy every input, whatever was replayed before; others may carry stale host tokens.
+            self._stager.check(prepared)
 
     def invoke(
         self, prepared: PreparedDecode, *, device_feedback: bool = False, count_tokens: bool = True

@@ -60,7 +60,7 @@ class DecodeTraceLifecycle:
 
     def _prepare_inputs(self, prepared: PreparedDecode) -> DecodePersistentInputs:
         self._state.prepare_inputs(prepared)
-        device_inputs, kpt = self._stager.stage(prepared)
+        device_inputs, kpt = self._stager.stage(self._stager.host_values(prepared))
         return DecodePersistentInputs(
             device_inputs=device_inputs,
             kpt=kpt,
