@@ -442,7 +442,6 @@ def real_request(*, rows, chunks=1):
             ),
         ),
         uses_chunked_prefill=False,
-        page_table_width=8,
     )
 
 
