@@ -17,7 +17,7 @@ def rows(mesh: ttnn.MeshDevice, values: Any, dtype: ttnn.DataType | None = None)
     """Return a row-major device tensor: bfloat16, int32 or uint32 after the kind of ``values``."""
     array = np.asarray(values)
     kind = array.dtype.kind
-    host = ttnn.Tensor(np.ascontiguousarray(array, _STORAGE[kind]), dtype or _TYPES[kind])
+    host = ttnn.Tensor(np.array(array, _STORAGE[kind], order="C"), dtype or _TYPES[kind])
     return ttnn.to_device(host, mesh)
 
 
@@ -30,7 +30,7 @@ def tiles(
     """Return a tile-layout device tensor, placed by ``memory``."""
     array = np.asarray(values)
     kind = array.dtype.kind
-    host = ttnn.Tensor(np.ascontiguousarray(array, _STORAGE[kind]), dtype or _TYPES[kind])
+    host = ttnn.Tensor(np.array(array, _STORAGE[kind], order="C"), dtype or _TYPES[kind])
     return ttnn.to_device(ttnn.to_layout(host, ttnn.TILE_LAYOUT), mesh, memory or ttnn.DRAM_MEMORY_CONFIG)
 
 
@@ -66,4 +66,5 @@ def plain_attention(
         later = np.arange(key.shape[1])[None, :] > first + np.arange(query.shape[1])[:, None]
         scores[:, later] = -np.inf
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return np.einsum("hqk,hkd->hqd", weights / weights.sum(axis=-1, keepdims=True), values)
+    result: np.ndarray = np.einsum("hqk,hkd->hqd", weights / weights.sum(axis=-1, keepdims=True), values)
+    return result

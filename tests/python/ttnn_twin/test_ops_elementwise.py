@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.twin_ops import numbers, read, rows, tiles
 
 import ttnn_twin as ttnn
+from support.twin_ops import numbers, read, rows, tiles
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_operands_of_wrong_python_types_are_type_errors(mesh):
     ):
         with pytest.raises(TypeError, match=r"add|multiply"):
             call()
-    with pytest.raises(RuntimeError, match="input_tensor_b.*on the host"):
+    with pytest.raises(RuntimeError, match=r"input_tensor_b.*on the host"):
         ttnn.add(tensor, tensor.cpu())
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.twin_ops import numbers, read, rows, tiles
 
 import ttnn_twin as ttnn
+from support.twin_ops import numbers, read, rows, tiles
 
 
 def product(a, b):
@@ -71,9 +71,7 @@ def test_matmul_of_transposed_operands(mesh, transpose_a, transpose_b):
     a, b = numbers(1, 1, 32, 96), numbers(1, 1, 96, 64, seed=1)
     left = a.swapaxes(2, 3) if transpose_a else a
     right = b.swapaxes(2, 3) if transpose_b else b
-    result = ttnn.matmul(
-        tiles(mesh, left), tiles(mesh, right), transpose_a=transpose_a, transpose_b=transpose_b
-    )
+    result = ttnn.matmul(tiles(mesh, left), tiles(mesh, right), transpose_a=transpose_a, transpose_b=transpose_b)
     np.testing.assert_allclose(read(result), product(a, b), rtol=1e-5, atol=1e-4)
 
 

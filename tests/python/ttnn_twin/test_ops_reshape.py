@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.twin_ops import height_shards, numbers, read, rows, tiles
 
 import ttnn_twin as ttnn
+from support.twin_ops import height_shards, numbers, read, rows, tiles
 
 
 @pytest.mark.parametrize(
