@@ -39,19 +39,23 @@ def expected_logits(token: int, position: int) -> np.ndarray[Any, Any]:
 
 
 class TinySeeds:
-    """A mutable seed buffer ``[rows]`` that remembers every update."""
+    """A mutable seed buffer ``[rows]`` that remembers every update that changed it."""
 
     def __init__(self, mesh: Any, rows: int) -> None:
         self._ns, self._mesh = namespace_of(mesh), mesh
         self.source = np.arange(1, rows + 1, dtype=np.uint32)
         self.updates: list[list[int]] = []
+        self._held: list[int] = self.source.tolist()
         self.device = self._ns.to_device(self._ns.Tensor(self.source.copy(), self._ns.uint32), device=mesh)
 
     def get_device_buffer(self) -> Any:
         return self.device
 
     def update(self, values: np.ndarray[Any, Any]) -> None:
-        self.updates.append(values.tolist())
+        if values.tolist() == self._held:
+            return
+        self._held = values.tolist()
+        self.updates.append(self._held)
         self._ns.copy_host_to_device_tensor(self._ns.Tensor(values.copy(), self._ns.uint32), self.device)
 
     def current(self) -> list[int]:
