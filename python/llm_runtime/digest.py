@@ -30,7 +30,7 @@ SCHEMA_VERSION = 1
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 # These four keep their key; every other signature may be mutable, so its material is read anew each time.
-_NATIVE_SIGNATURES = frozenset(
+NATIVE_SIGNATURES = frozenset(
     (PrefillProgramSignature, PrefillTraceSignature, DecodeProgramSignature, DecodeTraceSignature)
 )
 
@@ -50,7 +50,7 @@ def key_material(signature: Any) -> tuple[Any, ...]:
 
 def signature_key(signature: Any) -> SignatureKey:
     """The value by which registries find `signature`; errors of `key_material` and of canonicalisation."""
-    if type(signature) in _NATIVE_SIGNATURES:
+    if type(signature) in NATIVE_SIGNATURES:
         key: SignatureKey = signature.key
         return key
     return SignatureKey.from_material(key_material(signature))

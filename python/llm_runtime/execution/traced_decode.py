@@ -15,6 +15,9 @@ from llm_runtime.program_compiler import CompiledProgram
 class TracedDecode(TraceTarget):
     """The decode half of `TracedExecutor`."""
 
+    # Borrows the output of the trace that replayed last; a trace's own life does not depend on it.
+    _latest_result: InvocationResult | None = None
+
     def compile_decode(
         self,
         *,
@@ -72,14 +75,19 @@ class TracedDecode(TraceTarget):
         An error after the refresh began invalidates the decode runtime; one raised earlier leaves it untouched.
         """
         decode, traces = self.eager_executor.decode, self.trace_compiler
+        # Most steps use neither group of optional arguments: they are forwarded only when given.
+        optional: dict[str, Any] = {}
+        if prompt_tokens is not None or output_tokens is not None or slot_remap is not None:
+            optional = request_state(prompt_tokens, output_tokens, slot_remap)
+        if reload_inputs is not None or reload_page_table or reload_sampling_params or reset_sampling_state:
+            optional |= decode_commands(reload_inputs, reload_page_table, reload_sampling_params, reset_sampling_state)
         prepared = decode.prepare(
             tokens=tokens,
             start_pos=start_pos,
             page_table=page_table,
             sampling_params=sampling_params,
             reset_batch=reset_batch,
-            **request_state(prompt_tokens, output_tokens, slot_remap),
-            **decode_commands(reload_inputs, reload_page_table, reload_sampling_params, reset_sampling_state),
+            **optional,
         )
         signature = decode.program_signature(prepared)
         program_id = traces.program_compiler.find(signature)
@@ -96,7 +104,9 @@ class TracedDecode(TraceTarget):
                 device_feedback_enabled=decode.config.position_feedback_capable,
                 feedback_compatible=prepared.device_feedback,
                 page_table_changed=prepared.page_table_changed,
-                **_reload_commands(prepared),
+                reload_inputs=prepared.reload_inputs,
+                reload_page_table=prepared.reload_page_table,
+                reload_sampling_params=prepared.reload_sampling_params,
             )
         except BaseException:
             if refresh.entered:
@@ -104,9 +114,15 @@ class TracedDecode(TraceTarget):
             raise
         decode.note_submitted(prepared)
         return decode.consume(
-            InvocationResult(value=output, owned=None, is_tokens=prepared.sampling_params is not None),
-            read_from_device=read_from_device,
+            self._result(output, prepared.sampling_params is not None), read_from_device=read_from_device
         )
+
+    def _result(self, output: Any, is_tokens: bool) -> InvocationResult:
+        """The result of a replay. Traces return one output object for life, so the latest result mostly fits."""
+        result = self._latest_result
+        if result is None or result.value is not output or result.is_tokens is not is_tokens:
+            result = self._latest_result = InvocationResult(value=output, owned=None, is_tokens=is_tokens)
+        return result
 
 
 class _DecodeRefresh:
@@ -122,13 +138,3 @@ class _DecodeRefresh:
     def __call__(self, artifact: Any, decision: Any) -> None:
         self.entered = True
         self._decode.refresh_trace(artifact, self._prepared, decision)
-
-
-def _reload_commands(prepared: Any) -> dict[str, Any]:
-    if getattr(prepared, "reload_inputs", None) is None:
-        return {}
-    return {
-        "reload_inputs": prepared.reload_inputs,
-        "reload_page_table": prepared.reload_page_table,
-        "reload_sampling_params": prepared.reload_sampling_params,
-    }

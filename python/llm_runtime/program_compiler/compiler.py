@@ -10,7 +10,7 @@ from typing import Any
 from llm_runtime._core import CompileGate, ProgramRegistry, SignatureKey
 from llm_runtime._validation import require_bool
 from llm_runtime.device import namespace_of
-from llm_runtime.digest import ProgramKey, signature_key
+from llm_runtime.digest import NATIVE_SIGNATURES, ProgramKey, signature_key
 from llm_runtime.program_compiler.values import CompiledProgram, OutputSpec
 from llm_runtime.tensor_resources import (
     TensorResourceOrphan,
@@ -41,6 +41,8 @@ class ProgramCompiler:
         self._registry = ProgramRegistry()
         self._programs: list[CompiledProgram] = []
         self._id_by_digest: dict[str, int] = {}
+        # Immutable signatures that were found before: a hit costs one cached hash.
+        self._native_ids: dict[Any, int] = {}
         self._keys: dict[SignatureKey, ProgramKey] = {}
         self._orphans: list[TensorResourceOrphan] = []
 
@@ -81,7 +83,14 @@ class ProgramCompiler:
 
     def find(self, signature: Any) -> int:
         """The id of a compiled signature, or -1."""
-        return self._registry.find(signature_key(signature))
+        if type(signature) not in NATIVE_SIGNATURES:
+            return self._registry.find(signature_key(signature))
+        program_id = self._native_ids.get(signature)
+        if program_id is None:
+            program_id = self._registry.find(signature.key)
+            if program_id >= 0:
+                self._native_ids[signature] = program_id
+        return program_id
 
     def id_of(self, key: ProgramKey) -> int:
         """The id of a compiled program by its key, or -1."""
@@ -94,15 +103,10 @@ class ProgramCompiler:
 
     def device_program_cache_entries(self) -> tuple[int, ...] | None:
         """Program-cache entries per device, or `None` when a device cannot tell."""
-        mesh = self.mesh_device
-        get_devices = getattr(mesh, "get_devices", None)
-        counts = []
-        for device in get_devices() if callable(get_devices) else (mesh,):
-            count = getattr(device, "num_program_cache_entries", None)
-            if not callable(count):
-                return None
-            counts.append(int(count()))
-        return tuple(counts)
+        counters = self._program_cache_counters
+        if counters is None:
+            return None
+        return (counters[0](),) if len(counters) == 1 else tuple([count() for count in counters])
 
     def require_unchanged_device_program_cache(self, expected: tuple[int, ...] | None, *, phase: str) -> None:
         """`RuntimeError` naming `phase` when the counts differ from `expected`; `None` expects nothing."""
@@ -186,6 +190,14 @@ class ProgramCompiler:
     @cached_property
     def _namespace(self) -> Any:
         return namespace_of(self.mesh_device)
+
+    @cached_property
+    def _program_cache_counters(self) -> tuple[Callable[[], int], ...] | None:
+        """One counter per device, looked up once: every replay asks them twice."""
+        get_devices = getattr(self.mesh_device, "get_devices", None)
+        devices = get_devices() if callable(get_devices) else (self.mesh_device,)
+        counters = tuple(getattr(device, "num_program_cache_entries", None) for device in devices)
+        return counters if all(callable(count) for count in counters) else None
 
     def _key_of(self, value: SignatureKey) -> ProgramKey:
         key = self._keys.get(value)

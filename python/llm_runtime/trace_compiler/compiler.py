@@ -28,6 +28,9 @@ class _State(Enum):
     RELEASED = "released"
 
 
+_ACTIVE = _State.ACTIVE
+
+
 class TraceCompiler(TraceQueries):
     """Maps compiled programs to traces, captures them all at one barrier, and replays them.
 
@@ -147,15 +150,14 @@ class TraceCompiler(TraceQueries):
         reload_page_table: bool = False,
         reload_sampling_params: bool = False,
     ) -> Any:
-        """`replay` by program id."""
-        self._require_replayable()
-        core, programs = self._core, self.program_compiler
+        """`replay` by program id. Once per decode step, so nothing here is looked up twice."""
+        if self._state is not _ACTIVE or self._poisoned_by is not None:
+            self._require_replayable()
+        core = self._core
         trace_id = core.trace_of_program(program_id)
-        if trace_id < 0:
-            raise RuntimeError(f"program {programs.program(program_id).key.digest} has no trace association")
-        artifact = self._book.records[trace_id].artifact
+        artifact = self._book.records[trace_id].artifact if trace_id >= 0 else None
         if artifact is None or artifact.trace_released:
-            raise RuntimeError(f"trace {self._book.keys[trace_id].digest} has not been captured")
+            raise self._not_captured(program_id, trace_id)
         decision = decide_refresh(
             artifact.refresh_policy,
             switched=core.is_switch(trace_id),
@@ -167,10 +169,13 @@ class TraceCompiler(TraceQueries):
             reload_page_table=reload_page_table,
             reload_sampling_params=reload_sampling_params,
         )
-        programs.require_unchanged_device_program_cache(self._program_cache, phase="before replay")
+        programs, entries = self.program_compiler, self._program_cache
+        if entries is not None and programs.device_program_cache_entries() != entries:
+            programs.require_unchanged_device_program_cache(entries, phase="before replay")
         try:
             refresh_inputs(artifact, decision)
-            programs.require_unchanged_device_program_cache(self._program_cache, phase="while refreshing")
+            if entries is not None and programs.device_program_cache_entries() != entries:
+                programs.require_unchanged_device_program_cache(entries, phase="while refreshing")
             self._namespace.execute_trace(self.mesh_device, artifact.trace_id, cq_id=0, blocking=False)
         except BaseException as error:
             self._poisoned_by = repr(error)
@@ -200,6 +205,12 @@ class TraceCompiler(TraceQueries):
         self._core.forget_last()
         self.program_compiler.set_trace_capture_in_progress(False)
         self.program_compiler.set_trace_active(False)
+
+    def _not_captured(self, program_id: int, trace_id: int) -> RuntimeError:
+        if trace_id < 0:
+            name = self.program_compiler.program(program_id).key.digest
+            return RuntimeError(f"program {name} has no trace association")
+        return RuntimeError(f"trace {self._book.keys[trace_id].digest} has not been captured")
 
     def _require_replayable(self) -> None:
         state = self._state
