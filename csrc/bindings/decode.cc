@@ -55,6 +55,13 @@ void bind_commands(nb::module_& m) {
   m.def("stage_decode_inputs", &stage, nb::arg("tokens").noconvert(),
         nb::arg("start_pos").noconvert(), nb::kw_only(), nb::arg("out_tokens").noconvert(),
         nb::arg("out_positions").noconvert(), nb::arg("out_rotary").noconvert(),
+        nb::sig(
+            "def stage_decode_inputs("
+            "tokens: numpy.typing.NDArray[numpy.int32] | numpy.typing.NDArray[numpy.int64], "
+            "start_pos: numpy.typing.NDArray[numpy.int32] | numpy.typing.NDArray[numpy.int64], *, "
+            "out_tokens: numpy.typing.NDArray[numpy.uint32], "
+            "out_positions: numpy.typing.NDArray[numpy.int32], "
+            "out_rotary: numpy.typing.NDArray[numpy.uint32]) -> None"),
         "Fills the staging arrays of one step: uint32 [1, 1, 1, 32], int32 [B], uint32 [1, B "
         "rounded up to 32]. ValueError for other shapes and for a bad token of an active row. "
         "Follows chapter 20, "

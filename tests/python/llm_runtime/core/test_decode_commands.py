@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from llm_runtime._core import stage_decode_inputs, validate_decode_commands
 
-NONE = {
+NONE: dict[str, Any] = {
     "reset_batch": False,
     "reload_inputs": None,
     "reload_page_table": False,
@@ -19,7 +19,7 @@ NONE = {
     "has_slot_remap": False,
     "resident_feedback": False,
 }
-RESIDENT = {"reload_inputs": False, "has_sampling": True, "resident_feedback": True}
+RESIDENT: dict[str, Any] = {"reload_inputs": False, "has_sampling": True, "resident_feedback": True}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_staging_refuses_a_bad_token_of_an_active_row_before_it_writes() -> None
 
 def test_staging_refuses_other_buffers() -> None:
     tokens = positions = np.zeros(2, dtype=np.int32)
-    good = {
+    good: dict[str, Any] = {
         "out_tokens": np.zeros((1, 1, 1, 32), np.uint32),
         "out_positions": np.zeros(2, np.int32),
         "out_rotary": np.zeros((1, 32), np.uint32),

@@ -151,7 +151,7 @@ def test_changed_compares_used_prefixes_with_the_noted_submission() -> None:
 
 def test_int64_gives_the_same_object_as_int32_and_refuses_ids_that_do_not_fit() -> None:
     owner = tables(1)
-    commands = {"device_feedback": False, "reload_inputs": None, "reload_page_table": False}
+    commands: dict[str, Any] = {"device_feedback": False, "reload_inputs": None, "reload_page_table": False}
     wanted = prepare(owner, [33], [[3, 4]]).page_table
     for position_type in (np.int32, np.int64):
         start_pos = np.array([33], dtype=position_type)
@@ -163,14 +163,16 @@ def test_int64_gives_the_same_object_as_int32_and_refuses_ids_that_do_not_fit() 
 
 def test_arrays_of_other_kinds_are_refused_without_a_copy() -> None:
     owner = tables(1)
-    rest = {"device_feedback": False, "reload_inputs": None, "reload_page_table": False}
-    position, table = np.zeros(1, np.int32), np.ones((1, 2), np.int32)
+    rest: dict[str, Any] = {"device_feedback": False, "reload_inputs": None, "reload_page_table": False}
+    position: Any = np.zeros(1, np.int32)
+    table: Any = np.ones((1, 2), np.int32)
+    rows: Any = [[1, 2]]
     with pytest.raises(TypeError, match="page_table must hold int32 or int64"):
         owner.prepare(start_pos=position, page_table=table.astype(np.float32), **rest)
     with pytest.raises(TypeError, match="start_pos must hold int32 or int64"):
         owner.prepare(start_pos=position.astype(np.uint32), page_table=table, **rest)
     with pytest.raises(TypeError):
-        owner.prepare(start_pos=position, page_table=[[1, 2]], **rest)
+        owner.prepare(start_pos=position, page_table=rows, **rest)
     with pytest.raises(ValueError, match="page_table must lie side by side"):
         owner.prepare(start_pos=position, page_table=np.ones((2, 4), np.int32)[::2, ::2], **rest)
     with pytest.raises(ValueError, match="page_table must have rank 2"):
@@ -264,7 +266,7 @@ def test_agrees_with_the_oracle_over_a_history_of_steps(data: st.DataObject) -> 
             "reload_inputs": reload_inputs,
             "reload_page_table": reload_inputs is False and rng.random() < 0.5,
         }
-        arrays = {
+        arrays: dict[str, Any] = {
             "start_pos": np.array(start_pos, dtype=rng.choice([np.int32, np.int64])),
             "page_table": np.array(page_table, dtype=rng.choice([np.int32, np.int64])),
         }

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from llm_runtime._core import RefreshDecision, RefreshPolicy, decide_refresh
 
-STEADY = {
+STEADY: dict[str, Any] = {
     "switched": False,
     "reset_batch": False,
     "device_feedback_enabled": True,
@@ -54,7 +54,8 @@ def test_default_policy(
 
 @pytest.mark.parametrize("flags", list(itertools.product([False, True], repeat=4)))
 def test_each_flag_gates_its_own_leg(flags: tuple[bool, ...]) -> None:
-    policy = RefreshPolicy(**dict(zip(FLAGS, flags, strict=True)))
+    named: dict[str, Any] = dict(zip(FLAGS, flags, strict=True))
+    policy = RefreshPolicy(**named)
     on_reset, on_switch, on_feedback, on_table = flags
     for reset, switched, enabled, compatible, changed in itertools.product([False, True], repeat=5):
         decision = decide(
@@ -80,7 +81,7 @@ def test_reset_or_incompatible_feedback_on_the_same_trace_is_a_full_refresh() ->
 
 
 def test_explicit_commands_replace_the_policy() -> None:
-    noisy = {"reset_batch": True, "page_table_changed": True}
+    noisy: dict[str, Any] = {"reset_batch": True, "page_table_changed": True}
     assert decide(reload_inputs=True, switched=True, **noisy) == RefreshDecision(True, False, ())
     assert decide(reload_inputs=False, **noisy) == RefreshDecision(False, False, ())
     assert decide(reload_inputs=False, reload_page_table=True) == RefreshDecision(False, True, ())
@@ -90,8 +91,9 @@ def test_explicit_commands_replace_the_policy() -> None:
 
 def test_resident_inputs_need_the_same_trace_and_feedback() -> None:
     for change in ("switched", "device_feedback_enabled", "feedback_compatible"):
+        changes: dict[str, Any] = {change: not STEADY[change]}
         with pytest.raises(RuntimeError, match="reload_inputs=False"):
-            decide(reload_inputs=False, **{change: not STEADY[change]})
+            decide(reload_inputs=False, **changes)
 
 
 def test_contradicting_commands_are_refused() -> None:
@@ -113,7 +115,8 @@ def test_policy_and_decision_are_frozen_values() -> None:
         assert value.__eq__("foreign") is NotImplemented
     assert repr(decision) == "RefreshDecision(full=True, page_table=False, fields=('sampling',))"
     assert policy.every_replay == ("position", "sampling")
-    assert policy.__replace__(every_replay=()).every_replay == ()
+    bare: Any = policy.__replace__(every_replay=())
+    assert bare == RefreshPolicy(full_on_graph_switch=False)
     with pytest.raises(AttributeError):
         policy.full_on_graph_switch = True  # type: ignore[misc]
     for names in ("sampling", ["sampling"], (1,)):
