@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from llm_runtime._core import PageTableLayout, fit_paged_kv_num_blocks
 
 
@@ -54,7 +53,9 @@ def test_layout__block__length__blocks__chunk__raw__decode__prefill(
     [(32, 100, 4, 8), (32, 1024, 20, 24), (32, 4096, 100, 104), (32, 4096, 1, 8)],
 )
 def test_a_cache_below_the_decode_table_is_refused(block: int, length: int, blocks: int, decode: int) -> None:
-    with pytest.raises(ValueError, match=rf"\b{decode} columns.*physical_num_blocks is {blocks};.*least {decode}"):
+    with pytest.raises(
+        ValueError, match=rf"\b{decode} columns.*physical_num_blocks is {blocks};.*least {decode}"
+    ):
         resolve(block, length, blocks, 2048)
     assert resolve(block, length, decode, 2048).decode_width == decode
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from llm_runtime import _core as core
 
 # Factories instead of objects: a test table outlives the interpreter's leak check.
@@ -121,7 +120,9 @@ def test_equality_and_hash_follow_the_fields(name: str) -> None:
 def test_every_field_takes_part_in_equality(name: str) -> None:
     make, fields, _ = VALUES[name]
     for field, old in fields.items():
-        new: Any = not old if isinstance(old, bool) else f"{old}x" if isinstance(old, str) else (old or 0) + 64
+        new: Any = (
+            not old if isinstance(old, bool) else f"{old}x" if isinstance(old, str) else (old or 0) + 64
+        )
         assert make() != make().__replace__(**{field: new}), field
 
 
@@ -168,7 +169,9 @@ def test_requests_pickle_through_their_constructor() -> None:
     assert (twin.kind, twin.source_rows, twin.slots) == ("batched", (0, 2), (5, 1))
     assert twin.tokens.tolist() == request.tokens.tolist() and twin.page_table.tolist() == [[0, 1], [2, 3]]
     assert twin.chunks[0].token_slice == slice(0, 4)
-    assert repr(request).startswith("PrefillRequest(kind='batched', source_rows=(0, 2), slots=(5, 1), tokens=")
+    assert repr(request).startswith(
+        "PrefillRequest(kind='batched', source_rows=(0, 2), slots=(5, 1), tokens="
+    )
     assert request.__replace__(slots=(7, 8)).slots == (7, 8)
 
 
