@@ -32,7 +32,8 @@ inline IntArray int_array(const ArrayIn& array, const char* name) {
     shape = rank == 1 ? std::array<std::size_t, 2>{1, array.shape(0)}
                       : std::array<std::size_t, 2>{array.shape(0), array.shape(1)};
     row_stride = rank == 1 ? 0 : static_cast<std::ptrdiff_t>(array.stride(0));
-    require_value(shape[1] <= 1 || array.stride(rank - 1) == 1, "the entries of a row of ", name,
+    require_value(array.size() == 0 || shape[1] == 1 || array.stride(rank - 1) == 1,
+                  "the entries of a row of ", name,
                   " must lie side by side; pass a contiguous copy");
   }
   if (array.dtype() == nb::dtype<std::int32_t>())

@@ -35,18 +35,20 @@ void bind_paging(nb::module_& m) {
                 size, length, blocks,
                 positive_integer(max_prefill_chunk_size, "max_prefill_chunk_size"));
           },
-          nb::kw_only(), "block_size"_a, "model_max_sequence_length"_a, "physical_num_blocks"_a,
-          "max_prefill_chunk_size"_a,
+          nb::kw_only(), "block_size"_a.none(), "model_max_sequence_length"_a.none(),
+          "physical_num_blocks"_a.none(), "max_prefill_chunk_size"_a.none(),
           nb::sig("def resolve(*, block_size: int, model_max_sequence_length: int, "
                   "physical_num_blocks: int, max_prefill_chunk_size: int) -> PageTableLayout"),
           "The layout of a lane. ValueError for anything but positive integers, and for a cache "
           "with fewer blocks than the decode table has columns.");
   m.def(
       "fit_paged_kv_num_blocks",
-      [](const nb::int_& num_blocks, const nb::int_& max_seq_len, const nb::int_& block_size) {
-        return paging::fit_paged_kv_num_blocks(nb::cast<std::int64_t>(num_blocks),
-                                               nb::cast<std::int64_t>(max_seq_len),
-                                               nb::cast<std::int64_t>(block_size));
+      [](nb::handle num_blocks, nb::handle max_seq_len, nb::handle block_size) {
+        const auto coerced = [](nb::handle value) {
+          return nb::cast<std::int64_t>(nb::int_(value));
+        };
+        return paging::fit_paged_kv_num_blocks(coerced(num_blocks), coerced(max_seq_len),
+                                               coerced(block_size));
       },
       "num_blocks"_a, nb::kw_only(), "max_seq_len"_a, "block_size"_a,
       nb::sig("def fit_paged_kv_num_blocks(num_blocks: int, *, max_seq_len: int, block_size: int) "

@@ -6,9 +6,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
+from llm_runtime import _core as core
 
 
 @pytest.fixture
@@ -29,3 +32,40 @@ def run_python() -> Callable[[str], str]:
         return done.stdout
 
     return run
+
+
+def plan_with_defaults(
+    lengths: Sequence[int],
+    *,
+    cached: Sequence[int] | None = None,
+    slots: Sequence[int] | None = None,
+    **changes: Any,
+) -> tuple[Any, ...]:
+    """Plan rows of the given lengths with block 32, 32 slots, chunks of 2048 and waves of up to 8.
+
+    Tokens are numbered 0, 1, 2, … row-major; table row r holds 256 * r + column.
+    """
+    count, width = len(lengths), max([128, *lengths])
+    call = {
+        "tokens": np.arange(count * width, dtype=np.int64).reshape(count, width),
+        "page_table": np.arange(count * 256, dtype=np.int32).reshape(count, 256),
+        "prompt_lens": np.array(lengths, np.int64),
+        "start_pos": None if cached is None else np.array(cached, np.int64),
+        "empty_slots": None if slots is None else list(slots),
+        "block_size": 32,
+        "max_batch_size": 32,
+        "max_prefill_chunk_size": 2048,
+        "supports_batched_prefill": True,
+        "disable_batched_prefill": False,
+        "max_prefill_batch_size": 8,
+        "max_actual_page_table_width": 256,
+        "canonical_page_table_width": 264,
+        "start_alignment": changes.get("block_size", 32),
+    }
+    return core.plan_prefill(**{**call, **changes})
+
+
+@pytest.fixture
+def planned() -> Callable[..., tuple[Any, ...]]:
+    """The planner on the fixture of the acceptance rows; keywords replace its arguments."""
+    return plan_with_defaults
