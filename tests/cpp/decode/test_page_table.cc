@@ -11,7 +11,7 @@ using ::testing::ElementsAre;
 
 template <class Id>
 IntArray matrix(const std::vector<Id>& ids, std::size_t rows, std::size_t columns) {
-  return IntArray::matrix(std::span(ids), rows, columns);
+  return IntArray::matrix(ids.data(), rows, columns);
 }
 
 TEST(PageTable, OwnsItsEntries) {

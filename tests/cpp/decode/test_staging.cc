@@ -29,8 +29,8 @@ struct Buffers {
 
 void stage(const std::vector<std::int64_t>& tokens, const std::vector<std::int64_t>& start_pos,
            Buffers& buffers) {
-  stage_decode_inputs(IntArray::vector(std::span(tokens)), IntArray::vector(std::span(start_pos)),
-                      buffers.out());
+  stage_decode_inputs(IntArray::vector(tokens.data(), tokens.size()),
+                      IntArray::vector(start_pos.data(), start_pos.size()), buffers.out());
 }
 
 TEST(StageDecodeInputs, PadsTokensAndKeepsNegativePositions) {
