@@ -94,7 +94,7 @@ def run_generate(options: GenerateOptions) -> None:
         try:
             load_s = time.perf_counter() - started
             started = time.perf_counter()
-            with output.progress("warmup", unit="compile") as progress:
+            with output.progress("warmup: compile") as progress:
                 llama.warm_up(progress=progress)
             warmup_s = time.perf_counter() - started
             generator = Generator(
@@ -167,7 +167,7 @@ def lane_options(
         max_seq_len=max_seq_len,
         block_size=options.block_size,
         max_prefill_chunk_size=options.chunk,
-        trace_mode=options.trace.value,  # type: ignore[arg-type]
+        trace_mode=options.trace.value,
         device_sampling=options.device_sampling,
     )
 

@@ -105,7 +105,7 @@ class ModelExecutor:
     @property
     def paged_kv_cache_config(self) -> PagedKVCacheConfig:
         """The KV cache manager's current config."""
-        return self.kv_cache_manager.config  # type: ignore[no-any-return]
+        return self.kv_cache_manager.config
 
     @property
     def terminal(self) -> bool:
@@ -115,7 +115,7 @@ class ModelExecutor:
     @property
     def already_warmed_up_prefill(self) -> bool:
         """Whether warmup holds every prefill case. Assigning a bool is accepted and changes nothing."""
-        return self.warmup.already_warmed_up_prefill  # type: ignore[no-any-return]
+        return self.warmup.already_warmed_up_prefill
 
     @already_warmed_up_prefill.setter
     def already_warmed_up_prefill(self, value: bool) -> None:
@@ -166,7 +166,7 @@ class ModelExecutor:
             raise RuntimeError(f"{self._owner_name} does not know its number of KV blocks: configure it first")
         self.warmup.seal_configuration()
         self._sealed = True
-        return self.kv_cache_manager.allocate()  # type: ignore[no-any-return]
+        return self.kv_cache_manager.allocate()
 
     def compile_prefill(
         self, *, tokens: Any, page_table: Any, kv_cache: Any = None, execution: Any = None, **request: Any

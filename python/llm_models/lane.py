@@ -16,6 +16,7 @@ from llm_runtime.execution import EagerExecutor, TracedExecutor
 from llm_runtime.output_reader import OutputReader
 from llm_runtime.paged_kv_cache import PagedKVCacheManager
 from llm_runtime.prefill.config import PrefillRuntimeConfig
+from llm_runtime.prefill.plan import _padded_prefill_length
 from llm_runtime.program_compiler import ProgramCompiler
 from llm_runtime.trace_compiler import TraceCompiler
 from llm_runtime.warmup import (
@@ -136,4 +137,6 @@ def build_lane(
 
 
 def _chunk_cap(model: Any, runtime_config: Any) -> int:
-    return min(runtime_config.max_prefill_chunk_size, model.config.max_seq_len)
+    """The family's chunk cap, or the first bucket that holds the whole context when that is shorter."""
+    cap, context = int(runtime_config.max_prefill_chunk_size), int(model.config.max_seq_len)
+    return min(cap, _padded_prefill_length(context))

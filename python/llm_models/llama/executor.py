@@ -98,7 +98,7 @@ class Llama:
 
         `progress(done, total)` follows the compile cases of both operations.
         """
-        self.executor.warmup.progress = progress
+        self.executor.warmup.progress = None if progress is None else lambda done, total, _case: progress(done, total)
         trace, sampling = self.executor.config.trace, self.executor.config.device_sampling_enabled
         self.executor.warmup_model_prefill(
             kv_cache=self.kv_cache, can_sample_on_device=sampling, enable_trace=trace.prefill_enabled
