@@ -18,6 +18,7 @@ from llm_models.generation import GenerationRequest, GenerationResult, Generator
 from llm_models.generation_request import check_requests
 from llm_models.llama.executor import Llama, LlamaOptions
 from llm_models.tokenizer import Tokenizer
+from llm_runtime.prefill.plan import _padded_prefill_length
 
 LARGEST_BATCH = 32
 DEFAULT_LARGEST_BATCH = 8
@@ -156,10 +157,16 @@ def make_requests(
 def lane_options(
     requests: Sequence[GenerationRequest], checkpoint: LlamaCheckpoint, options: GenerateOptions
 ) -> LlamaOptions:
-    """The lane that serves `requests`: by default no larger than they need, within the model's context."""
+    """The lane that serves `requests`: by default no larger than they need, within the model's context.
+
+    The default context also holds the padded length of the longest prompt, so that `--chunk` alone decides whether
+    it runs in one piece.
+    """
     context = checkpoint.config.max_context_len
     longest = max(len(request.prompt_ids) + request.max_new_tokens for request in requests)
-    max_seq_len = options.max_seq_len or min(context, -(-longest // options.block_size) * options.block_size)
+    bucket = _padded_prefill_length(max(len(request.prompt_ids) for request in requests))
+    needed = max(longest, min(bucket, options.chunk))
+    max_seq_len = options.max_seq_len or min(context, -(-needed // options.block_size) * options.block_size)
     if max_seq_len > context:
         raise ValueError(f"--max-seq-len {max_seq_len} is more than the model's context of {context}")
     return LlamaOptions(

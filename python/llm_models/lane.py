@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from llm_runtime.prefill.runtime import PrefillRuntime
-
 from llm_models.executor_config import ModelExecutorConfig
 from llm_runtime.config import PagedKVCacheConfig, PageTableLayout
 from llm_runtime.decode import DecodeRuntime, DecodeRuntimeConfig
@@ -16,7 +14,7 @@ from llm_runtime.execution import EagerExecutor, TracedExecutor
 from llm_runtime.output_reader import OutputReader
 from llm_runtime.paged_kv_cache import PagedKVCacheManager
 from llm_runtime.prefill.config import PrefillRuntimeConfig
-from llm_runtime.prefill.plan import _padded_prefill_length
+from llm_runtime.prefill.runtime import PrefillRuntime
 from llm_runtime.program_compiler import ProgramCompiler
 from llm_runtime.trace_compiler import TraceCompiler
 from llm_runtime.warmup import (
@@ -137,6 +135,9 @@ def build_lane(
 
 
 def _chunk_cap(model: Any, runtime_config: Any) -> int:
-    """The family's chunk cap, or the first bucket that holds the whole context when that is shorter."""
+    """The family's chunk cap, cut to the largest legal cap within the context so that no bucket outgrows it."""
     cap, context = int(runtime_config.max_prefill_chunk_size), int(model.config.max_seq_len)
-    return min(cap, _padded_prefill_length(context))
+    if cap <= context:
+        return cap
+    within = context // 2048 * 2048 if context >= 2048 else 1 << (context.bit_length() - 1)
+    return max(128, within)
