@@ -131,6 +131,14 @@ def trace_inputs(request: PrefillRequest) -> PrefillTraceInputs:
     )
 
 
+def namespace_of_tensor(tensor: Any) -> Any:
+    """The device namespace of a tensor; ``TypeError`` for anything else."""
+    namespace = tensor_namespace(tensor)
+    if namespace is None:
+        raise TypeError(f"a device tensor is needed, got {type(tensor).__name__}")
+    return namespace
+
+
 def allocate_device_tensors(
     host_tensors: Sequence[Any],
     *,
@@ -165,7 +173,7 @@ def copy_into_device_tensors(host_tensors: Sequence[Any], device_tensors: Sequen
             raise ValueError(f"host/device structure differs: optional tensor {index} exists on the {present} only")
     for host, device in pairs:
         if host is not None:
-            tensor_namespace(device).copy_host_to_device_tensor(host, device)
+            namespace_of_tensor(device).copy_host_to_device_tensor(host, device)
     return device_tensors
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from llm_runtime._core import PrefillRequest
-from llm_runtime.device import namespace_of, tensor_namespace
+from llm_runtime.device import namespace_of
 from llm_runtime.prefill.config import PrefillRuntimeConfig
-from llm_runtime.prefill.inputs import PrefillPositionInputs
+from llm_runtime.prefill.inputs import PrefillPositionInputs, namespace_of_tensor
 from llm_runtime.prefill.ownership import new_logprob_output, retain_owned, without_borrowed
 from llm_runtime.prefill.plan import _TILE_SIZE, last_token_offset
 from llm_runtime.prefill.result_rows import uses_static_q128_topk
@@ -36,7 +36,7 @@ def fit_prefill_sampling_logits(logits: Any, target: int) -> Any:
     d0, d1, rows, width = logits.shape
     if rows == target:
         return logits
-    ns = tensor_namespace(logits)
+    ns = namespace_of_tensor(logits)
     if rows > target:
         return ns.slice(logits, (0, 0, 0, 0), (d0, d1, target, width))
     return ns.pad(logits, [(0, 0), (0, 0), (0, target - rows), (0, 0)], value=0.0)

@@ -21,6 +21,7 @@ from llm_runtime.prefill.sampling_params import (
     plain_value,
     prepare_sampling_params,
     require_sampling_dataclass,
+    sampling_field_names,
 )
 
 __all__ = [
@@ -68,20 +69,20 @@ def _slice_sampling_params(params: Any, source_rows: Sequence[int]) -> Any:
         raise ValueError(f"sampling row must not be negative, got {min(source_rows)}")
     last = max(source_rows)
     changes: dict[str, Any] = {}
-    for item in dataclasses.fields(params):
-        original = getattr(params, item.name)
+    for name in sampling_field_names(type(params)):
+        original = getattr(params, name)
         value = plain_value(original)
         if isinstance(value, (list, tuple)):
             if len(value) == 0:
-                raise ValueError(f"sampling field {item.name} is empty")
+                raise ValueError(f"sampling field {name} is empty")
             if len(value) == 1:
-                changes[item.name] = [value[0]] * len(source_rows)
+                changes[name] = [value[0]] * len(source_rows)
             elif last >= len(value):
-                raise ValueError(f"sampling field {item.name} has {len(value)} rows, row {last} was asked for")
+                raise ValueError(f"sampling field {name} has {len(value)} rows, row {last} was asked for")
             else:
-                changes[item.name] = [value[row] for row in source_rows]
+                changes[name] = [value[row] for row in source_rows]
         elif value is not original:
-            changes[item.name] = value
+            changes[name] = value
     return dataclasses.replace(params, **changes)
 
 

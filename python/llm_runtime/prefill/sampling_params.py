@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
@@ -15,6 +16,8 @@ from typing import Any, Literal, NoReturn
 SamplingPath = Literal["logits", "argmax", "topk"]
 
 _REQUIRED_FIELDS = ("temperature", "top_k", "top_p")
+
+_FIELD_NAMES: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,8 @@ class PreparedSamplingParams:
     @property
     def penalties_enabled(self) -> bool:
         """True when any active row changes a penalty from its neutral value."""
-        neutral = (0.0, 0.0, 1.0)
-        rows = zip(self.presence_penalty, self.frequency_penalty, self.repetition_penalty, strict=True)
-        return any(row != neutral for row in rows)
+        repetition = self.repetition_penalty
+        return any(self.presence_penalty) or any(self.frequency_penalty) or repetition.count(1.0) < len(repetition)
 
     @property
     def log_probs_enabled(self) -> bool:
@@ -145,11 +147,20 @@ def plain_value(value: Any) -> Any:
 
 def require_sampling_dataclass(params: Any) -> None:
     """Refuse anything but a dataclass instance with the three required fields (TypeError)."""
-    if not dataclasses.is_dataclass(params) or isinstance(params, type):
+    if not sampling_field_names(type(params)):
         raise TypeError(f"sampling_params must be a dataclass instance, got {type(params).__name__}")
     missing = [name for name in _REQUIRED_FIELDS if not hasattr(params, name)]
     if missing:
         raise TypeError(f"sampling_params of type {type(params).__name__} has no field {', '.join(missing)}")
+
+
+def sampling_field_names(kind: type) -> tuple[str, ...]:
+    """Names of the fields of a dataclass, none for any other type. Cached: it is asked for every request."""
+    names = _FIELD_NAMES.get(kind)
+    if names is None:
+        names = tuple(item.name for item in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
+        _FIELD_NAMES[kind] = names
+    return names
 
 
 class _Columns:
