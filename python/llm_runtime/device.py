@@ -47,11 +47,15 @@ def host_tensor(namespace: Any, array: np.ndarray[Any, Any], dtype: Any) -> Any:
 def numpy_of(tensor: Any) -> np.ndarray[Any, Any]:
     """The values of a host tensor (or an array that is one already) as NumPy; bfloat16 arrives as float32.
 
-    `TypeError` for a value that is neither an array nor offers `to_numpy()`.
+    A block format arrives as float32 too. `TypeError` for a value that is neither an array nor offers `to_numpy()`.
     """
     if isinstance(tensor, np.ndarray):
         array: np.ndarray[Any, Any] = tensor
     else:
+        namespace = tensor_namespace(tensor)
+        if namespace is not None and tensor.dtype in (namespace.bfloat16, namespace.bfloat8_b, namespace.bfloat4_b):
+            # NumPy has no type for these formats: ttnn returns an array without shape or values.
+            tensor = namespace.to_dtype(tensor, namespace.float32)
         to_numpy = getattr(tensor, "to_numpy", None) or getattr(tensor, "numpy", None)
         if not callable(to_numpy):
             raise TypeError(f"cannot read host values from {type(tensor).__name__}")

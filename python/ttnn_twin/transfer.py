@@ -169,12 +169,12 @@ def get_device_tensors(tensor: Tensor) -> list[Tensor]:
 
 
 def to_dtype(input_tensor: Tensor, dtype: DataType) -> Tensor:
-    """Return a host tensor converted to ``dtype``, layout kept.
+    """Return a host tensor converted to ``dtype``, layout kept; it shares the elements when their storage allows.
 
     Raises:
         RuntimeError: the tensor is on a device, or is an asynchronous read that nobody waited for yet.
     """
-    array = input_tensor._host_array("to_dtype").astype(storage_dtype(dtype))
+    array = input_tensor._host_array("to_dtype").astype(storage_dtype(dtype), copy=False)
     spec = input_tensor._spec
     made = TensorSpec(spec.shape, dtype, spec.layout, spec.memory_config, spec.padded_shape)
     return Tensor._on_host(array, made, replicas=input_tensor._replicas)
