@@ -91,12 +91,14 @@ class SeedManager:
         salt. Without it streams go on, those of other slots end, and a slot that has none is a `RuntimeError`.
         `ValueError` for slots that are out of range or named twice.
         """
-        _check_slots(state, active)
-        if not reset_batch:
-            self._require_active(state, active)
-            self.cleanup(state, active)
+        if not reset_batch and tuple(active) == state.members:
             return
-        self._restart(state, seeds, active)
+        _check_slots(state, active)
+        if reset_batch:
+            self._restart(state, seeds, active)
+        else:
+            state.rows_of(active)
+            self.cleanup(state, active)
 
     def reset_decode(self, state: SeedState, seeds: Sequence[int | None] | None, active: Sequence[int]) -> None:
         """Start every stream anew, as `synchronize` with `reset_batch`."""
@@ -105,7 +107,7 @@ class SeedManager:
     def reload_request_seeds(self, state: SeedState, seeds: Sequence[int | None] | None, active: Sequence[int]) -> None:
         """Take over changed seeds of `active` slots; streams whose seed is the same go on untouched."""
         _check_slots(state, active)
-        self._require_active(state, active)
+        state.rows_of(active)
         changed = [slot for slot in active if _seed_of(seeds, slot) != state._seeds[slot]]
         state.drop(np.array(changed, np.int64))
         for slot in changed:
@@ -117,8 +119,7 @@ class SeedManager:
         `None` means one behind each slot's last position. Drawing twice for one position changes nothing.
         `RuntimeError` for a slot without a stream.
         """
-        self._require_active(state, active)
-        rows = np.array(active, np.int64)
+        rows = state.rows_of(active)
         wanted = state._positions[rows] + 1 if positions is None else np.asarray(positions, np.int64)[rows]
         values = self._buffer.source.copy()
         values[rows] = state.draw(rows, wanted)
@@ -166,11 +167,6 @@ class SeedManager:
         for slot in active:
             if slot not in kept:
                 state.start(slot, _seed_of(seeds, slot))
-
-    def _require_active(self, state: SeedState, slots: Sequence[int]) -> None:
-        if not all(state._active[list(slots)]):
-            missing = [slot for slot in slots if not state._active[slot]]
-            raise RuntimeError(f"slots {missing} have no random stream yet; call with reset_batch=True first")
 
 
 def _check_slots(state: SeedState, slots: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ Follows chapter 20, section 5.5.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ MAX_DEVICE_SEED = 1_000_000
 
 _UInt64Array = npt.NDArray[np.uint64]
 _GAMMA = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
 
 
@@ -38,6 +41,9 @@ class SeedState:
         self._counts = np.zeros(capacity, np.int64)
         self._seeds: list[int | None] = [None] * capacity
         self._salts = [0] * capacity
+        # Which slots have streams changes rarely, and is asked for in every step.
+        self._members: tuple[int, ...] | None = ()
+        self._member_rows = np.zeros(0, np.int64)
 
     @property
     def capacity(self) -> int:
@@ -74,13 +80,32 @@ class SeedState:
         """Each stream's counter, which moves with every new position."""
         return tuple(_counters(self._keys, self._positions).tolist())
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The slots that have a stream, ascending."""
+        if self._members is None:
+            self._member_rows = np.flatnonzero(self._active)
+            self._members = tuple(self._member_rows.tolist())
+        return self._members
+
+    def rows_of(self, slots: Sequence[int]) -> npt.NDArray[np.int64]:
+        """`slots` as an index array; `RuntimeError` naming those that have no stream."""
+        if tuple(slots) == self.members:
+            return self._member_rows
+        missing = [slot for slot in slots if not self._active[slot]]
+        if missing:
+            raise RuntimeError(f"slots {missing} have no random stream yet; call with reset_batch=True first")
+        return np.array(slots, np.int64)
+
     def start(self, slot: int, seed: int | None, salt: int | None = None) -> None:
         """Begin a stream; without a given salt it gets the lowest one that no equal seed has."""
         if salt is None:
             salt = 0
             if seed is not None:
-                taken = {self._salts[other] for other in range(self.capacity) if self._seeds[other] == seed}
-                salt = next(number for number in range(self.capacity + 1) if number not in taken)
+                taken = {used for used, other in zip(self._salts, self._seeds, strict=True) if other == seed}
+                while salt in taken:
+                    salt += 1
+        self._members = None
         self._active[slot] = True
         self._seeds[slot] = seed
         self._salts[slot] = salt
@@ -88,6 +113,7 @@ class SeedState:
 
     def drop(self, slots: npt.NDArray[np.int64]) -> None:
         """End streams."""
+        self._members = None
         self._active[slots] = False
         self._keys[slots] = 0
         self._positions[slots] = -1
@@ -104,6 +130,7 @@ class SeedState:
 
     def move(self, sources: npt.NDArray[np.int64]) -> None:
         """Let slot i hold what slot `sources[i]` held."""
+        self._members = None
         for values in (self._active, self._keys, self._positions, self._counts):
             values[:] = values[sources]
         self._seeds[:] = [self._seeds[source] for source in sources]
@@ -121,7 +148,11 @@ def _request_key(seed: int, salt: int) -> int:
 
 
 def _mix(value: int) -> int:
-    return int(_mix_all(np.array([value & _MASK], np.uint64))[0])
+    """`_mix_all` for one number."""
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * _FIRST) & _MASK
+    value = ((value ^ (value >> 27)) * _SECOND) & _MASK
+    return value ^ (value >> 31)
 
 
 def _counters(keys: _UInt64Array, positions: npt.NDArray[np.int64]) -> _UInt64Array:
@@ -138,7 +169,7 @@ def _device_seeds(keys: _UInt64Array, positions: npt.NDArray[np.int64]) -> npt.N
 
 def _mix_all(value: _UInt64Array) -> _UInt64Array:
     """The output function of SplitMix64: a bijection that spreads every input bit."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(_FIRST)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(_SECOND)
     spread: _UInt64Array = value ^ (value >> np.uint64(31))
     return spread
