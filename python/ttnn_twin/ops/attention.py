@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..tensor import Array
@@ -69,13 +71,14 @@ def _weighted(scores: Array, values: Array) -> Array:
     return weighted
 
 
-def gather_blocks(cache: Array, blocks: Array) -> Array:
-    """Return the listed blocks of a cache ``[n, K, block, hd]`` as ``[K, len(blocks) * block, hd]``."""
-    num_blocks, groups, block_size, size = cache.shape
-    places = np.arange(groups)[:, None] + blocks.astype(np.intp) * groups
-    flat = cache.reshape(num_blocks * groups, block_size * size)
-    gathered: Array = np.take(flat, places, axis=0).reshape(groups, len(blocks) * block_size, size)
-    return gathered
+def gather_blocks(caches: Sequence[Array], blocks: Array) -> list[Array]:
+    """Return the listed blocks of each cache ``[n, K, block, hd]`` as ``[K, len(blocks) * block, hd]``."""
+    num_blocks, groups, block_size, size = caches[0].shape
+    places = np.arange(groups)[:, None] + blocks * np.intp(groups)
+    return [
+        cache.reshape(num_blocks * groups, block_size * size).take(places, axis=0).reshape(groups, -1, size)
+        for cache in caches
+    ]
 
 
 def attend_chunk(
@@ -90,7 +93,7 @@ def attend_chunk(
     for row in range(len(query)):
         blocks = table[row, :needed]
         require_blocks(op, blocks, row, num_blocks)
-        keys, values = gather_blocks(key, blocks), gather_blocks(value, blocks)
+        keys, values = gather_blocks((key, value), blocks)
         attend(query[row], keys, values, out[row], scale=scale, start=start)
 
 
@@ -112,11 +115,10 @@ def attend_decode(
             refuse(op, f"row {row}: position {position} is beyond the {limit} positions of its page table")
         blocks = table[row, :needed]
         require_blocks(op, blocks, row, num_blocks)
-        keys = gather_blocks(key, blocks)[:, : position + 1]
-        values = gather_blocks(value, blocks)[:, : position + 1]
+        keys, values = gather_blocks((key, value), blocks)
         queries = (query[row] * np.float32(scale)).reshape(groups, -1, size)
-        scores = np.matmul(queries, keys.swapaxes(1, 2))
-        scores -= scores.max(axis=2, keepdims=True)
+        scores = np.matmul(queries, keys[:, : position + 1].swapaxes(1, 2))
+        scores -= np.maximum.reduce(scores, axis=2, keepdims=True)
         np.exp(scores, out=scores)
-        scores /= scores.sum(axis=2, keepdims=True)
-        np.matmul(scores, values, out=out[row].reshape(groups, -1, size))
+        scores /= np.add.reduce(scores, axis=2, keepdims=True)
+        np.matmul(scores, values[:, : position + 1], out=out[row].reshape(groups, -1, size))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -111,11 +111,18 @@ def nlp_create_qkv_heads_decode(
     return made[0], made[1], made[2]
 
 
+@cache
 def row_shards(rows: int, heads: int, size: int) -> MemoryConfig:
     """Return the memory config that puts the heads of each row on a core of its own."""
     grid = num_cores_to_corerangeset(rows, _GRID, True)
     spec = ShardSpec(grid, (round_up(heads), size), ShardOrientation.ROW_MAJOR)
     return MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, BufferType.L1, spec)
+
+
+@cache
+def _head_shards(heads: int, size: int) -> MemoryConfig:
+    shards = ShardSpec(num_cores_to_corerangeset(heads, _GRID, True), (TILE_SIZE, size), ShardOrientation.ROW_MAJOR)
+    return MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, BufferType.L1, shards)
 
 
 def _head_size(op: str, tensor: Tensor, heads: int, kv_heads: int) -> int:
@@ -171,10 +178,7 @@ def nlp_concat_heads_decode(
         refuse(op, f"input_tensor {list(input_tensor.shape)}; [1, B, H, hd] with B <= 32 and hd in tiles is needed")
     if not 1 <= num_heads <= heads:
         refuse(op, f"num_heads={num_heads} for an input of {heads} heads")
-    grid = num_cores_to_corerangeset(num_heads, _GRID, True)
-    shards = ShardSpec(grid, (TILE_SIZE, size), ShardOrientation.ROW_MAJOR)
-    memory = MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, BufferType.L1, shards)
-    spec = tile_spec((1, 1, TILE_SIZE, num_heads * size), input_tensor.dtype, memory)
+    spec = tile_spec((1, 1, TILE_SIZE, num_heads * size), input_tensor.dtype, _head_shards(num_heads, size))
     kernel = partial(_concat_rows, rows=rows, heads=num_heads)
     return run_one(op, (input_tensor,), kernel, spec, attributes=(num_heads, memory_config))
 

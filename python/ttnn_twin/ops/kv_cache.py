@@ -63,9 +63,9 @@ def require_page_table(op: str, name: str, table: Tensor) -> None:
 
 def require_blocks(op: str, entries: Array, row: int, num_blocks: int) -> None:
     """Refuse page-table entries of ``row`` that name no block."""
-    wrong = np.flatnonzero((entries < 0) | (entries >= num_blocks))
-    if wrong.size:
-        column = int(wrong[0])
+    # As unsigned numbers negative entries are the largest: one reduction finds either fault.
+    if entries.size and np.maximum.reduce(entries.view(np.uint32)) >= num_blocks:
+        column = int((entries.view(np.uint32) >= num_blocks).argmax())
         entry = int(entries[column])
         refuse(op, f"page table row {row}, column {column}: block {entry} is outside [0, {num_blocks - 1}]")
 

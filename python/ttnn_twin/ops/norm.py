@@ -62,7 +62,8 @@ def rms_norm(
 
     def kernel(out: Array, arrays: list[Array]) -> None:
         x = arrays[0] + arrays[1] if has_residual else arrays[0]
-        scale = np.square(x).mean(axis=-1, keepdims=True)
+        scale = np.add.reduce(np.square(x), axis=-1, keepdims=True)
+        scale /= width
         scale += np.float32(epsilon)
         np.sqrt(scale, out=scale)
         np.divide(x, scale, out=out)
