@@ -47,9 +47,9 @@ def server_dtype_name(dtype: Any) -> str:
     if type(dtype).__module__.partition(".")[0] == "torch" and str(dtype).startswith("torch."):
         return str(dtype).removeprefix("torch.")
     if isinstance(dtype, np.dtype):
-        return dtype.name
+        return str(dtype.name)
     if isinstance(dtype, type) and issubclass(dtype, np.generic):
-        return np.dtype(dtype).name
+        return str(np.dtype(dtype).name)
     raise TypeError(f"dtype must be a torch or NumPy dtype, got {dtype!r} of type {type(dtype).__name__}")
 
 

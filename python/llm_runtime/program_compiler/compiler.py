@@ -196,8 +196,9 @@ class ProgramCompiler:
         """One counter per device, looked up once: every replay asks them twice."""
         get_devices = getattr(self.mesh_device, "get_devices", None)
         devices = get_devices() if callable(get_devices) else (self.mesh_device,)
-        counters = tuple(getattr(device, "num_program_cache_entries", None) for device in devices)
-        return counters if all(callable(count) for count in counters) else None
+        counters = [getattr(device, "num_program_cache_entries", None) for device in devices]
+        readable = tuple([count for count in counters if callable(count)])
+        return readable if len(readable) == len(counters) else None
 
     def _key_of(self, value: SignatureKey) -> ProgramKey:
         key = self._keys.get(value)
