@@ -10,6 +10,7 @@ import pytest
 
 import ttnn_twin as ns
 from llm_models.llama.executor import Llama, LlamaOptions
+from llm_runtime.errors import TraceCoverageError
 from llm_runtime.prefill.sampling_params import SamplingParams
 from oracle.numpy_llama import NumpyLlama
 from support.llama import tiny_checkpoint
@@ -108,3 +109,19 @@ def test_greedy_sampling_takes_the_largest_logit(llama):
         ids, log_probs = prefill(llama, tokens, lengths, sampling_params=SamplingParams(0.0, 1, 1.0))
         assert ids.tolist() == logits[:, 0].argmax(-1).tolist()
         assert log_probs is None
+
+
+@pytest.mark.covers("PRE-05", "T22")
+def test_a_positive_trace_query_permits_nothing():
+    mesh = ns.open_mesh_device(ns.MeshShape(1, 1), trace_region_size=200_000_000)
+    served = Llama.open(checkpoint(), mesh, LlamaOptions(max_batch_size=2, max_seq_len=256, max_prefill_chunk_size=128))
+    try:
+        tokens = prompts([40])
+        assert served.executor.prefill_runtime.can_trace(tokens=tokens, prompt_lens=np.array([40]))
+        with pytest.raises(TraceCoverageError, match="prefill"):
+            prefill(served, tokens, [40])
+        assert list(mesh.ledger.writes) == []
+        assert served.executor.eager_executor.eager_prefill_count == 0
+    finally:
+        served.cleanup()
+        ns.close_mesh_device(mesh)
