@@ -197,7 +197,6 @@ def test_eager_prefill_runs_and_counts_requests(lane):
     assert lane.programs.compiled_programs == ()
 
 
-@pytest.mark.covers("R04")
 def test_a_failing_eager_request_leaves_nothing_of_the_earlier_ones(lane):
     run = lane.prefill.body.run
 
@@ -365,7 +364,7 @@ def test_an_ineligible_request_is_refused_although_its_program_is_traced(lane):
     assert lane.calls() == ["prepare"]
 
 
-@pytest.mark.covers("EXE-19", "T20")
+@pytest.mark.covers("EXE-19")
 def test_one_uncovered_request_stops_the_whole_call(lane):
     lane.warm(Request("a"), Request("b"))
     writes = lane.mesh.counters.bytes_to_device
@@ -550,7 +549,7 @@ def test_summary_after_use(lane):
     }
 
 
-@pytest.mark.covers("EXE-17", "O07")
+@pytest.mark.covers("EXE-17")
 def test_traced_decode_without_readback(lane):
     lane.warm(step=Step("d", 6, reset_batch=True))
     output = lane.traced.decode_forward(**DECODE, reset_batch=True, read_from_device=False)

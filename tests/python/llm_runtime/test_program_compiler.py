@@ -303,7 +303,6 @@ def test_an_unreleased_output_blocks_compilation_until_cleanup(programs, run, me
     assert mesh.counters.calls["deallocate"] == 4
 
 
-@pytest.mark.covers("W05")
 def test_a_retry_after_a_failed_compile_repeats_only_what_failed(programs, run, mesh):
     names = ("first", "second", "third")
     mesh.faults.fail(op="synchronize_device", at=3)

@@ -84,7 +84,7 @@ def test_a_failing_owner_method_propagates():
         best_effort_deallocate_owned_tensors([Broken()])
 
 
-@pytest.mark.covers("TNS-03", "R05")
+@pytest.mark.covers("TNS-03")
 def test_only_what_failed_is_retried(mesh, device_tensor):
     tensors = [device_tensor() for _ in range(3)]
     mesh.faults.fail(op="deallocate", at=2)

@@ -351,7 +351,7 @@ def test_impossible_commands_are_refused_without_poisoning(active):
     assert active.traces.replay_count == 2
 
 
-@pytest.mark.covers("R03", "T32")
+@pytest.mark.covers("T32")
 def test_a_replay_computes_into_one_output_object(active):
     outputs = [active.traces.replay(active.key("a"), active.write("a", value)) for value in (7, 8)]
     assert outputs[0] is outputs[1] is active.made["a"]["y"]
