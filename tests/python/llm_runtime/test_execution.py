@@ -10,9 +10,9 @@ import types
 
 import numpy as np
 import pytest
-from llm_runtime._core import PrefillChunk, PrefillRequest
 
 import ttnn_twin as ttnn
+from llm_runtime._core import PrefillChunk, PrefillRequest
 from llm_runtime.execution import EagerExecutor, TraceCoverageError, TracedExecutor
 from llm_runtime.program_compiler import ProgramCompiler
 from llm_runtime.trace_compiler import RefreshDecision, TraceCompiler
