@@ -11,8 +11,8 @@ import types
 
 import numpy as np
 import pytest
-from llm_runtime._core import PrefillProgramSignature, PrefillTraceSignature
 
+from llm_runtime._core import PrefillProgramSignature, PrefillTraceSignature
 from llm_runtime.digest import (
     PROGRAM_DOMAIN,
     TRACE_DOMAIN,
