@@ -75,9 +75,7 @@ class RopeSetup:
 
         tables = [own(upload(ns, mesh, table, layout=ns.ROW_MAJOR_LAYOUT, dtype=ns.bfloat16)) for table in (cos, sin)]
         prefill = own(upload(ns, mesh, swap, layout=ns.TILE_LAYOUT, dtype=ns.bfloat16))
-        repeated = upload(
-            ns, mesh, np.tile(swap, (1, 1, batch, 1)), layout=ns.TILE_LAYOUT, dtype=ns.bfloat16
-        )
+        repeated = upload(ns, mesh, np.tile(swap, (1, 1, batch, 1)), layout=ns.TILE_LAYOUT, dtype=ns.bfloat16)
         try:
             decode = own(ns.interleaved_to_sharded(repeated, height_shards(ns, (TILE_ROWS, TILE_ROWS), batch)))
         finally:
