@@ -1,180 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefill inputs on host and device: building, upload, and in-place refresh before a replay.
-
-Follows chapter 10, section 8.
-"""
+"""Building, uploading and refreshing a step's prefill inputs. Follows chapter 10, section 8."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from llm_runtime._core import PrefillChunk, PrefillRequest
-from llm_runtime.device import host_tensor, namespace_of, tensor_namespace
-from llm_runtime.prefill.plan import _TILE_SIZE, HostArray, last_token_offset
-from llm_runtime.tensor_resources import (
-    attach_cleanup_failures,
-    best_effort_deallocate_owned_tensors,
-    raise_cleanup_failures,
+from llm_runtime.device import host_tensor, namespace_of
+from llm_runtime.prefill.device_copies import (
+    ReleaseTransient,
+    allocate_device_tensors,
+    copy_into_device_tensors,
 )
+from llm_runtime.prefill.input_values import (
+    PrefillDeviceInputs,
+    PrefillHostInputs,
+    PrefillPositionInputs,
+    PrefillTraceInputs,
+    trace_inputs,
+)
+from llm_runtime.prefill.plan import _TILE_SIZE, HostArray
+from llm_runtime.tensor_resources import attach_cleanup_failures, raise_cleanup_failures
 
-ReleaseTransient = Callable[[Any], list[BaseException]]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PrefillHostInputs:
-    """Host tensors of one step: tokens uint32 ``[1,1,1,rows*seq]``, positions uint32 ``[1,seq]``, tables
-    int32."""
-
-    tokens: Any
-    position_indices: Any
-    page_table: Any
-    chunk_page_table: Any = None
-    chunk_start_idx: Any = None
-
-    def values(self) -> tuple[Any, ...]:
-        """The five tensors in upload order."""
-        return (
-            self.tokens,
-            self.position_indices,
-            self.page_table,
-            self.chunk_page_table,
-            self.chunk_start_idx,
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PrefillDeviceInputs:
-    """Device tensors of one step, owned by whoever staged them."""
-
-    tokens: Any
-    rotary_cos: Any
-    rotary_sin: Any
-    page_table: Any
-    chunk_page_table: Any
-    position_indices: Any
-    chunk_start_idx: Any
-
-    def model_values(self) -> tuple[Any, ...]:
-        """Everything the model body reads."""
-        return (
-            self.tokens,
-            self.rotary_cos,
-            self.rotary_sin,
-            self.page_table,
-            self.chunk_page_table,
-            self.position_indices,
-            self.chunk_start_idx,
-        )
-
-    def owned_tensor_values(self) -> tuple[Any, ...]:
-        """What a release of this value releases."""
-        return self.model_values()
-
-    def uploaded_values(self) -> tuple[Any, ...]:
-        """The tensors that mirror :meth:`PrefillHostInputs.values`, in the same order."""
-        return (
-            self.tokens,
-            self.position_indices,
-            self.page_table,
-            self.chunk_page_table,
-            self.chunk_start_idx,
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PrefillPositionInputs:
-    """Where the last token is: bounds of its tile, uint32 ``[4]`` each, and its row in it, uint32
-    ``[1,1]``."""
-
-    slice_start: Any
-    slice_end: Any
-    row_index: Any
-
-    def values(self) -> tuple[Any, ...]:
-        """The three tensors in upload order."""
-        return (self.slice_start, self.slice_end, self.row_index)
-
-    def owned_tensor_values(self) -> tuple[Any, ...]:
-        """What a release of this value releases."""
-        return self.values()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PrefillTraceInputs:
-    """Host side of a request's first step, from which a trace's persistent inputs are made."""
-
-    chunk: PrefillChunk
-    relative_last: int
-    tokens: HostArray
-    start_pos: int
-    chunk_page_table: HostArray | None
-    chunk_start_idx: int | None
-    sequence_length: int
-
-
-def trace_inputs(request: PrefillRequest) -> PrefillTraceInputs:
-    """Describe the first step of ``request``; ``relative_last`` already belongs to the final chunk."""
-    chunk = request.chunks[0]
-    chunked = request.uses_chunked_prefill
-    return PrefillTraceInputs(
-        chunk=chunk,
-        relative_last=last_token_offset(request),
-        tokens=request.tokens[:, chunk.token_slice] if chunked else request.tokens,
-        start_pos=chunk.chunk_start_idx if chunked else 0,
-        chunk_page_table=chunk.chunk_page_table if chunked else None,
-        chunk_start_idx=chunk.chunk_start_idx if chunked else None,
-        sequence_length=chunk.chunk_size if chunked else request.padded_sequence_length,
-    )
-
-
-def namespace_of_tensor(tensor: Any) -> Any:
-    """The device namespace of a tensor; ``TypeError`` for anything else."""
-    namespace = tensor_namespace(tensor)
-    if namespace is None:
-        raise TypeError(f"a device tensor is needed, got {type(tensor).__name__}")
-    return namespace
-
-
-def allocate_device_tensors(
-    host_tensors: Sequence[Any],
-    *,
-    mesh_device: Any,
-    release: ReleaseTransient = best_effort_deallocate_owned_tensors,
-) -> list[Any]:
-    """Upload each host tensor (``None`` stays ``None``); on failure what was uploaded goes to ``release``."""
-    namespace = namespace_of(mesh_device)
-    device: list[Any] = []
-    try:
-        for host in host_tensors:
-            device.append(None if host is None else namespace.to_device(host, device=mesh_device))
-    except BaseException as error:
-        attach_cleanup_failures(error, release(device))
-        raise
-    return device
-
-
-def copy_into_device_tensors(host_tensors: Sequence[Any], device_tensors: Sequence[Any]) -> Sequence[Any]:
-    """Copy host tensors into existing device tensors pairwise; nothing is allocated.
-
-    ``ValueError`` before any copy when the lengths differ or only one side of a pair is ``None``.
-    """
-    if len(host_tensors) != len(device_tensors):
-        raise ValueError(
-            f"host/device structure differs: {len(host_tensors)} host tensors, {len(device_tensors)} device tensors"
-        )
-    pairs = list(zip(host_tensors, device_tensors, strict=True))
-    for index, (host, device) in enumerate(pairs):
-        if (host is None) != (device is None):
-            present = "device" if host is None else "host"
-            raise ValueError(f"host/device structure differs: optional tensor {index} exists on the {present} only")
-    for host, device in pairs:
-        if host is not None:
-            namespace_of_tensor(device).copy_host_to_device_tensor(host, device)
-    return device_tensors
+__all__ = [
+    "PrefillDeviceInputs",
+    "PrefillHostInputs",
+    "PrefillInputStager",
+    "PrefillPositionInputs",
+    "PrefillTraceInputs",
+    "allocate_device_tensors",
+    "copy_into_device_tensors",
+    "trace_inputs",
+]
 
 
 class PrefillInputStager:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from llm_runtime._core import PrefillChunk, PrefillRequest
-from llm_runtime.prefill.inputs import PrefillDeviceInputs, PrefillPositionInputs
+from llm_runtime.prefill.input_values import PrefillDeviceInputs, PrefillPositionInputs
 from llm_runtime.prefill.signatures import PreparedPrefill
 
 

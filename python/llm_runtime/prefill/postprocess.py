@@ -11,7 +11,8 @@ from typing import Any
 from llm_runtime._core import PrefillRequest
 from llm_runtime.device import namespace_of
 from llm_runtime.prefill.config import PrefillRuntimeConfig
-from llm_runtime.prefill.inputs import PrefillPositionInputs, namespace_of_tensor
+from llm_runtime.prefill.device_copies import namespace_of_tensor
+from llm_runtime.prefill.input_values import PrefillPositionInputs
 from llm_runtime.prefill.ownership import new_logprob_output, retain_owned, without_borrowed
 from llm_runtime.prefill.plan import _TILE_SIZE, last_token_offset
 from llm_runtime.prefill.result_rows import uses_static_q128_topk

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from llm_runtime.prefill.config import PrefillRuntimeConfig
+from llm_runtime.prefill.device_copies import ReleaseTransient
 from llm_runtime.prefill.host_results import log_prob_values, logits_array, merge_log_probs, token_rows
-from llm_runtime.prefill.inputs import ReleaseTransient
 from llm_runtime.prefill.ownership import InvocationResult
 from llm_runtime.prefill.plan import HostArray
 from llm_runtime.prefill.postprocess import PrefillPostprocessor

@@ -6,57 +6,36 @@ Follows chapter 20, section 9.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from llm_runtime._core import PrefillChunk, PrefillRequest
+from llm_runtime._core import PrefillChunk
 from llm_runtime._validation import require_instance
 from llm_runtime.config import PageTableLayout
-from llm_runtime.host_arrays import result_like
 from llm_runtime.prefill.config import PrefillRuntimeConfig
 from llm_runtime.prefill.inputs import PrefillInputStager
 from llm_runtime.prefill.model_body import PrefillModelBody
 from llm_runtime.prefill.ownership import InvocationResult
-from llm_runtime.prefill.plan import _plan_prefill_requests, integer_array
 from llm_runtime.prefill.postprocess import PrefillPostprocessor
+from llm_runtime.prefill.preparation import PrefillPreparer
 from llm_runtime.prefill.result_collector import PrefillResultAssembler
 from llm_runtime.prefill.sampling_inputs import PrefillSamplingInputs
-from llm_runtime.prefill.sampling_plan import SamplingPlanner
 from llm_runtime.prefill.sequence_runner import PrefillSequenceRunner
-from llm_runtime.prefill.signatures import (
-    PreparedPrefill,
-    build_program_signatures,
-    build_trace_signature,
-)
-from llm_runtime.prefill.trace import (
+from llm_runtime.prefill.signatures import PreparedPrefill
+from llm_runtime.prefill.trace import PrefillTraceHooks, PrefillTraceLifecycle
+from llm_runtime.prefill.trace_query import can_trace_rows
+from llm_runtime.prefill.trace_values import (
     PrefillCapturePlan,
     PrefillHiddenPersistentInputs,
     PrefillReplayState,
-    PrefillTraceHooks,
-    PrefillTraceLifecycle,
 )
-from llm_runtime.prefill.trace_query import can_trace_rows
 from llm_runtime.tensor_resources import (
     TensorResourceOrphan,
     raise_cleanup_failures,
     release_or_retain,
     release_orphans,
 )
-
-_DISABLE_VARIABLE = "DISABLE_BATCHED_PREFILL"
-_SWITCH_VALUES = {
-    "": False,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-}
 
 
 class PrefillRuntime:
@@ -77,6 +56,7 @@ class PrefillRuntime:
         )
         self._sampling_inputs = PrefillSamplingInputs(config, release_transient=self._release_transient)
         self._postprocessor = PrefillPostprocessor(config, sampling_inputs=self._sampling_inputs)
+        self._preparer = PrefillPreparer(config, postprocessor=self._postprocessor)
         self._assembler = PrefillResultAssembler(
             config, postprocessor=self._postprocessor, release_transient=self._release_transient
         )
@@ -119,6 +99,7 @@ class PrefillRuntime:
     def configure_page_table_layout(self, layout: PageTableLayout) -> None:
         """Install another geometry inside the construction-time ceiling (``ValueError`` beyond it)."""
         self._config = self._config.with_page_table_layout(layout)
+        self._preparer.configure(self._config)
         self._postprocessor.configure(self._config)
         self._assembler.configure(self._config)
 
@@ -160,44 +141,17 @@ class PrefillRuntime:
         ``RuntimeError`` while failed releases wait for :meth:`cleanup`.
         """
         self._require_usable()
-        config = self._config
-        self._postprocessor.validate_sampling_request(sampling_params)
-        sampled = sampling_params is not None
-        token_array = integer_array(tokens, "tokens")
-        lengths = None if prompt_lens is None else integer_array(prompt_lens, "prompt_lens")
-        layout = config.page_table_layout
-        requests = _plan_prefill_requests(
-            tokens=token_array,
+        return self._preparer.prepare(
+            tokens=tokens,
             page_table=page_table,
-            prompt_lens=lengths,
-            empty_slots=empty_slots,
+            prompt_lens=prompt_lens,
             start_pos=start_pos,
-            block_size=layout.block_size,
-            max_batch_size=config.max_batch_size,
-            max_prefill_chunk_size=config.max_prefill_chunk_size,
-            supports_batched_prefill=config.supports_batched_prefill,
-            disable_batched_prefill=batching_disabled_by_environment()
-            or config.disable_batched_prefill
-            or (sampled and not config.batched_prefill_batched_extract),
-            max_prefill_batch_size=config.max_prefill_batch_size,
-            max_actual_page_table_width=layout.raw_capacity_width,
-            canonical_page_table_width=layout.prefill_width,
-            start_alignment=config.prefill_start_alignment,
-        )
-        convert = result_like(tokens)
-        if not sampled:
-            return tuple([self._prepare_logits(request, convert) for request in requests])
-        planner = SamplingPlanner(
-            config,
-            self._sampling_inputs,
-            params=sampling_params,
-            tokens=token_array,
-            prompt_lens=lengths,
+            empty_slots=empty_slots,
+            sampling_params=sampling_params,
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
             slot_remap=slot_remap,
         )
-        return tuple([self._prepare_sampled(request, planner, convert) for request in requests])
 
     def invoke(self, prepared: PreparedPrefill, *, count_tokens: bool = True) -> InvocationResult:
         """Run one prepared request eagerly; the result owns its tensors until :meth:`assemble` releases them.
@@ -256,45 +210,6 @@ class PrefillRuntime:
         if failures:
             raise_cleanup_failures(failures)
 
-    def _prepare_logits(self, request: PrefillRequest, convert: Any) -> PreparedPrefill:
-        return PreparedPrefill(
-            request=request,
-            sampling_params=None,
-            sampling_path="logits",
-            program_signatures=build_program_signatures(
-                request, "logits", static_q128_topk_supported=self._config.static_q128_topk_supported
-            ),
-            trace_signature=build_trace_signature(request, trace_enabled=self._trace_enabled(request)),
-            result_like=convert,
-        )
-
-    def _prepare_sampled(self, request: PrefillRequest, planner: SamplingPlanner, convert: Any) -> PreparedPrefill:
-        sliced, sampling = planner.prepare(request)
-        path = self._postprocessor.classify_sampling_path(request, sampling)
-        flags = {
-            "penalties_enabled": sampling.penalties_enabled,
-            "logprobs_enabled": sampling.log_probs_enabled,
-        }
-        return PreparedPrefill(
-            request=request,
-            sampling_params=sliced,
-            sampling_path=path,
-            program_signatures=build_program_signatures(
-                request, path, static_q128_topk_supported=self._config.static_q128_topk_supported, **flags
-            ),
-            trace_signature=build_trace_signature(
-                request, trace_enabled=self._trace_enabled(request), sampling_path=path, **flags
-            ),
-            prepared_sampling=sampling,
-            result_like=convert,
-        )
-
-    def _trace_enabled(self, request: PrefillRequest) -> bool:
-        # Reading `chunks` builds Python values, so only chunked requests pay for it.
-        chunked = request.uses_chunked_prefill
-        length = request.chunks[0].chunk_size if chunked else request.padded_sequence_length
-        return bool(self._config.can_enable_trace(length, 0))
-
     def _admit(self, prepared: PreparedPrefill) -> None:
         controller = self._config.sampling_state_controller
         if controller is not None and prepared.prepared_sampling is not None:
@@ -333,19 +248,3 @@ def _noting_waves(
     for prepared, result in prepared_results:
         waves.append(prepared.request.padded_batch_size)
         yield prepared, result
-
-
-def batching_disabled_by_environment() -> bool:
-    """Read the diagnostic off switch: ``1 true yes on`` disable, ``0 false no off`` and empty do not.
-
-    Read at every prepare. Any other value is a ``ValueError`` naming the variable.
-    """
-    text = os.environ.get(_DISABLE_VARIABLE)
-    if text is None:
-        return False
-    try:
-        return _SWITCH_VALUES[text.strip().lower()]
-    except KeyError:
-        raise ValueError(
-            f"{_DISABLE_VARIABLE}={text!r} is not a switch; use 1, true, yes, on, 0, false, no or off"
-        ) from None

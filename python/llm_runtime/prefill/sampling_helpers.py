@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llm_runtime.prefill.sampling_normalization import prepare_sampling_params
 from llm_runtime.prefill.sampling_params import (
     NEUTRAL_ROW,
     PreparedSamplingParams,
     SamplingParams,
     SamplingPath,
     plain_value,
-    prepare_sampling_params,
     require_sampling_dataclass,
     sampling_field_names,
 )

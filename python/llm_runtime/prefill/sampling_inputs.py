@@ -13,7 +13,7 @@ import numpy as np
 
 from llm_runtime.device import host_tensor, namespace_of
 from llm_runtime.prefill.config import PrefillRuntimeConfig
-from llm_runtime.prefill.inputs import ReleaseTransient, allocate_device_tensors, copy_into_device_tensors
+from llm_runtime.prefill.device_copies import ReleaseTransient, allocate_device_tensors, copy_into_device_tensors
 from llm_runtime.prefill.sampling_helpers import KPTValues, kpt_values
 from llm_runtime.prefill.sampling_params import PreparedSamplingParams
 from llm_runtime.prefill.signatures import PreparedPrefill

@@ -18,7 +18,8 @@ from llm_runtime.prefill.sampling_helpers import (
     select_request_history,
 )
 from llm_runtime.prefill.sampling_inputs import PrefillSamplingInputs
-from llm_runtime.prefill.sampling_params import PreparedSamplingParams, prepare_sampling_params
+from llm_runtime.prefill.sampling_normalization import prepare_sampling_params
+from llm_runtime.prefill.sampling_params import PreparedSamplingParams
 
 
 class SamplingPlanner:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llm_runtime.prefill.inputs import PrefillInputStager, ReleaseTransient
+from llm_runtime.prefill.device_copies import ReleaseTransient
+from llm_runtime.prefill.inputs import PrefillInputStager
 from llm_runtime.prefill.ownership import InvocationResult, retain_owned
 from llm_runtime.prefill.plan import last_token_offset
 from llm_runtime.prefill.postprocess import PrefillPostprocessor

@@ -12,13 +12,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from llm_runtime._core import PrefillChunk, PrefillTraceSignature
-from llm_runtime.prefill.inputs import (
-    PrefillDeviceInputs,
-    PrefillInputStager,
-    PrefillPositionInputs,
-    ReleaseTransient,
-)
+from llm_runtime._core import PrefillChunk
+from llm_runtime.prefill.device_copies import ReleaseTransient
+from llm_runtime.prefill.inputs import PrefillInputStager
 from llm_runtime.prefill.ownership import (
     InvocationResult,
     PrefillReplayOwnership,
@@ -28,58 +24,26 @@ from llm_runtime.prefill.ownership import (
 from llm_runtime.prefill.plan import last_token_offset
 from llm_runtime.prefill.postprocess import PrefillPostprocessor
 from llm_runtime.prefill.result_rows import gathers_last_token
-from llm_runtime.prefill.sampling_inputs import DeviceSamplingValues, SamplingSignature
 from llm_runtime.prefill.signatures import (
     PreparedPrefill,
     capture_schema_fingerprint,
     workspace_fingerprint,
 )
+from llm_runtime.prefill.trace_values import (
+    PrefillCapturePlan,
+    PrefillHiddenPersistentInputs,
+    PrefillReplayState,
+)
 from llm_runtime.tensor_resources import attach_cleanup_failures, raise_cleanup_failures
 
-_REFRESH_FIELDS = ("tokens", "page_table", "last_token", "sampling")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PrefillHiddenPersistentInputs:
-    """Model inputs that a trace owns and reads at fixed addresses; they know nothing of sampling."""
-
-    device_inputs: PrefillDeviceInputs
-
-    def owned_tensor_values(self) -> tuple[Any, ...]:
-        """What a release of this value releases."""
-        return (self.device_inputs,)
-
-
-@dataclass(slots=True, eq=False)
-class PrefillReplayState:
-    """Workspace of one program: tensors that its postprocessing reads or writes, and the values they hold
-    now."""
-
-    position_inputs: PrefillPositionInputs
-    kpt: DeviceSamplingValues | None
-    sampled_output: Any = None
-    position_signature: int | None = None
-    kpt_signature: SamplingSignature | None = None
-
-    def owned_tensor_values(self) -> tuple[Any, ...]:
-        """What a release of this value releases."""
-        return (self.position_inputs, self.kpt, self.sampled_output)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PrefillCapturePlan:
-    """How to allocate, run and capture one request's trace. Holds closures; nothing is allocated yet."""
-
-    signature: PrefillTraceSignature
-    prepare_inputs: Callable[[], PrefillHiddenPersistentInputs]
-    capture: Callable[[PrefillHiddenPersistentInputs], Any]
-    prepare_workspace: Callable[[], PrefillReplayState]
-    schema_fingerprint: tuple[Any, ...]
-    workspace_fingerprint: tuple[Any, ...]
-    refresh_fields: tuple[str, ...] = _REFRESH_FIELDS
-    prime: Callable[[PrefillHiddenPersistentInputs], Any] | None = None
-    release_prime_output: ReleaseTransient | None = None
-    prime_workspace: Callable[[PrefillHiddenPersistentInputs, PrefillReplayState], None] | None = None
+__all__ = [
+    "PrefillCapturePlan",
+    "PrefillHiddenPersistentInputs",
+    "PrefillReplayOwnership",
+    "PrefillReplayState",
+    "PrefillTraceHooks",
+    "PrefillTraceLifecycle",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
