@@ -26,6 +26,11 @@ class DecodeHealth:
         self.failed = False
 
     @property
+    def blocked(self) -> bool:
+        """Whether :meth:`require_usable` would refuse."""
+        return self.failed or bool(self._orphans)
+
+    @property
     def orphan_count(self) -> int:
         """Trees that wait for another release attempt."""
         return len(self._orphans)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_runtime.device import numpy_of, tensor_namespace
+from llm_runtime.device import tensor_namespace
 from llm_runtime.host_arrays import host_array
 
 __all__ = [
@@ -34,16 +34,21 @@ def split_output(value: Any) -> tuple[Any, Any]:
 
 
 def concat_mesh_shards(value: Any, cluster_shape: tuple[int, int]) -> HostArray:
-    """Join the device shards of a host tensor: columns of the mesh on the last axis, its rows on axis 1."""
+    """Join the device shards of a host tensor: columns of the mesh on the last axis, its rows on axis 1.
+
+    The element type stays the device's; callers convert what they keep.
+    """
     namespace = tensor_namespace(value)
     if namespace is None:
         return host_array(value, name="decode output")
+    if cluster_shape == (1, 1):
+        single: HostArray = value.to_numpy()
+        return single
     rows, columns = cluster_shape
-    if rows * columns == 1:
-        return numpy_of(value)
-    shards = [numpy_of(shard) for shard in namespace.get_device_tensors(value)]
+    shards = [shard.to_numpy() for shard in namespace.get_device_tensors(value)]
     if len(shards) == 1:
-        return shards[0]
+        first: HostArray = shards[0]
+        return first
     lines = [np.concatenate(shards[row * columns : (row + 1) * columns], axis=-1) for row in range(rows)]
     return lines[0] if rows == 1 else np.concatenate(lines, axis=1)
 
@@ -55,10 +60,11 @@ def normalise_tokens(value: Any, *, lane_capacity: int, cluster_shape: tuple[int
     read flat. ValueError when there are fewer than ``B`` values.
     """
     array = concat_mesh_shards(value, cluster_shape)
-    if array.ndim >= 4:
-        if array.shape[2] >= lane_capacity:
+    shape = array.shape
+    if len(shape) >= 4:
+        if shape[2] >= lane_capacity:
             array = array[0, 0, :lane_capacity, 0]
-        elif array.shape[3] >= lane_capacity:
+        elif shape[3] >= lane_capacity:
             array = array[0, 0, 0, :lane_capacity]
     array = array.reshape(-1)
     if len(array) < lane_capacity:
@@ -75,8 +81,8 @@ def normalise_log_probs(value: Any, *, lane_capacity: int, cluster_shape: tuple[
         return None
     namespace = tensor_namespace(value)
     if namespace is not None:
-        single = cluster_shape == (1, 1)
-        array = numpy_of(value if single else namespace.get_device_tensors(value)[0])
+        replica = value if cluster_shape == (1, 1) else namespace.get_device_tensors(value)[0]
+        array = replica.to_numpy()
     else:
         try:
             array = host_array(value, name="log_probs")

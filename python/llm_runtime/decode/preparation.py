@@ -14,7 +14,6 @@ from llm_runtime._core import DecodeBatch, DecodeProgramSignature, DecodeTables
 from llm_runtime.decode.config import DecodeRuntimeConfig
 from llm_runtime.decode.inputs import device_index_array
 from llm_runtime.decode.reload import (
-    ReloadCommands,
     ResidentDecode,
     active_slots_of,
     check_commands,
@@ -43,8 +42,11 @@ class DecodePreparer:
             raw_capacity_width=layout.raw_capacity_width,
             decode_width=layout.decode_width,
         )
+        # Bound once: this is the one call into the core of every step.
+        self._prepare_tables = self._tables.prepare
         self._sampling = DecodeSamplingPreparer(config)
         self._config = config
+        self._samples_on_device = config.device_sampling_enabled
         self._lane_shape = (config.lane_capacity,)
         self._feedback_capable = config.position_feedback_capable
         self.resident = ResidentDecode()
@@ -69,59 +71,79 @@ class DecodePreparer:
         prompt_tokens: Any,
         output_tokens: Any,
         slot_remap: Any,
-        commands: tuple[Any, Any, Any, Any, Any],
+        reset_batch: Any,
+        reload_inputs: Any,
+        reload_page_table: Any,
+        reload_sampling_params: Any,
+        reset_sampling_state: Any,
     ) -> PreparedDecode:
-        """Prepare one step; ``commands`` is the tuple of :func:`~llm_runtime.decode.values.prepared_decode`."""
-        if getattr(tokens, "shape", None) != self._lane_shape:
-            check_shapes(tokens, start_pos, page_table, lane_capacity=self._config.lane_capacity)
+        """Prepare one step; the arguments are those of ``DecodeRuntime.prepare``."""
         sampled = sampling_params is not None
-        if sampled and not self._config.device_sampling_enabled:
-            check_shapes(tokens, start_pos, page_table, lane_capacity=self._config.lane_capacity)
-            raise ValueError("sampling_params were given, but device sampling is disabled for this runtime")
-        reset_batch, reload_inputs, reload_page_table, reload_params, reset_state = commands
-        explicit = None
-        if reload_inputs is not None or reload_page_table or reload_params or reset_state:
-            explicit = check_commands(
-                commands,
+        if getattr(tokens, "shape", None) != self._lane_shape or (sampled and not self._samples_on_device):
+            self._refuse(tokens, start_pos, page_table, sampled)
+        explicit = reload_inputs is not None or reload_page_table or reload_sampling_params or reset_sampling_state
+        if explicit:
+            check_commands(
+                (reset_batch, reload_inputs, reload_page_table, reload_sampling_params, reset_sampling_state),
                 has_sampling=sampled,
                 has_slot_remap=slot_remap is not None,
                 resident_feedback=self.resident.feedback,
             )
         else:
-            commands = (bool(reset_batch), None, False, False, False)
+            reset_batch = bool(reset_batch)
+            reload_page_table = reload_sampling_params = reset_sampling_state = False
         if slot_remap is not None:
-            slot_remap = normalise_slot_remap(
-                slot_remap,
-                lane_capacity=self._config.lane_capacity,
-                sampling_batch_size=self._config.sampling_batch_size,
-            )
+            slot_remap = self._normalise_remap(slot_remap)
         feedback = sampled and self._feedback_capable
-        batch = self._batch(start_pos, page_table, feedback, explicit)
-        if not sampled:
-            return prepared_decode(
-                tokens,
-                start_pos,
-                None,
-                None,
-                "logits",
-                False,
-                commands,
-                slot_remap,
-                self._sampling.logits_signature,
-                batch,
-            )
-        choice = self._choose(explicit, batch, sampling_params, prompt_tokens, output_tokens, slot_remap)
-        prepared = choice.prepared
+        batch = None
+        if type(start_pos) is np.ndarray and type(page_table) is np.ndarray:
+            try:  # noqa: SIM105 - a suppressing context costs more than the call
+                batch = self._prepare_tables(
+                    start_pos=start_pos,
+                    page_table=page_table,
+                    device_feedback=feedback,
+                    reload_inputs=reload_inputs,
+                    reload_page_table=reload_page_table,
+                )
+            except (TypeError, ValueError):
+                # Perhaps another dtype or memory order than the core takes: convert below, or hear the same error.
+                pass
+        if batch is None:
+            batch = self._convert_and_prepare(start_pos, page_table, feedback, reload_inputs, reload_page_table)
+        rows, path, signature = None, "logits", self._sampling.logits_signature
+        if sampled:
+            choice = self.resident.sampling
+            if (
+                not explicit
+                or reload_sampling_params
+                or reset_sampling_state
+                or slot_remap is not None
+                or choice is None
+                or (reload_inputs and choice.active_slots != batch.active_slots)
+            ):
+                choice = self._choose(
+                    (bool(explicit), bool(reload_inputs), reload_sampling_params, reset_sampling_state),
+                    batch,
+                    sampling_params,
+                    prompt_tokens,
+                    output_tokens,
+                    slot_remap,
+                )
+            rows, path, signature = choice.prepared, choice.path, choice.signature
         return prepared_decode(
             tokens,
             start_pos,
             sampling_params,
-            prepared,
-            prepared.sampling_path,
+            rows,
+            path,
             feedback,
-            commands,
+            reset_batch,
+            reload_inputs,
+            reload_page_table,
+            reload_sampling_params,
+            reset_sampling_state,
             slot_remap,
-            choice.signature,
+            signature,
             batch,
         )
 
@@ -154,52 +176,50 @@ class DecodePreparer:
 
     def _choose(
         self,
-        explicit: ReloadCommands | None,
+        commands: tuple[bool, bool, bool, bool],
         batch: DecodeBatch,
         params: Any,
         prompt_tokens: Any,
         output_tokens: Any,
         slot_remap: Any,
     ) -> SamplingChoice:
-        if explicit is None:
-            return self._sampling.prepare(
-                params,
-                batch.active_slots,
-                prompt_tokens=prompt_tokens,
-                output_tokens=output_tokens,
-                slot_remap=slot_remap,
-            )
+        """Sampling rows that are not simply the resident ones; ``commands`` says whether they are explicit."""
+        explicit, reload_inputs, reload_params, reset_state = commands
+        if not explicit:
+            return self._sampling.prepare(params, batch.active_slots, prompt_tokens, output_tokens, slot_remap)
         return explicit_sampling(
             self._sampling,
             self.resident.sampling,
-            explicit,
             batch,
+            reload_inputs=reload_inputs,
+            reload_sampling_params=reload_params,
+            reset_sampling_state=reset_state,
             params=params,
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
             slot_remap=slot_remap,
         )
 
-    def _batch(self, start_pos: Any, page_table: Any, feedback: bool, explicit: ReloadCommands | None) -> DecodeBatch:
-        reload_inputs, reload_table = (None, False) if explicit is None else explicit[:2]
-        if type(start_pos) is np.ndarray and type(page_table) is np.ndarray:
-            try:
-                return self._tables.prepare(
-                    start_pos=start_pos,
-                    page_table=page_table,
-                    device_feedback=feedback,
-                    reload_inputs=reload_inputs,
-                    reload_page_table=reload_table,
-                )
-            except (TypeError, ValueError):
-                # Perhaps another dtype or memory order than the core takes: convert below, or hear the same error.
-                pass
-        return self._tables.prepare(
+    def _normalise_remap(self, slot_remap: Any) -> Any:
+        config = self._config
+        return normalise_slot_remap(
+            slot_remap, lane_capacity=config.lane_capacity, sampling_batch_size=config.sampling_batch_size
+        )
+
+    def _refuse(self, tokens: Any, start_pos: Any, page_table: Any, sampled: bool) -> None:
+        check_shapes(tokens, start_pos, page_table, lane_capacity=self._config.lane_capacity)
+        if sampled and not self._samples_on_device:
+            raise ValueError("sampling_params were given, but device sampling is disabled for this runtime")
+
+    def _convert_and_prepare(
+        self, start_pos: Any, page_table: Any, feedback: bool, reload_inputs: bool | None, reload_page_table: bool
+    ) -> DecodeBatch:
+        return self._prepare_tables(
             start_pos=_index_array(start_pos, name="start_pos", rank=1),
             page_table=_index_array(page_table, name="page_table", rank=2),
             device_feedback=feedback,
             reload_inputs=reload_inputs,
-            reload_page_table=reload_table,
+            reload_page_table=reload_page_table,
         )
 
 

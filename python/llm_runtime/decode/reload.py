@@ -7,7 +7,7 @@ Follows chapter 20, section 4.6.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from llm_runtime._core import DecodeBatch, validate_decode_commands
 from llm_runtime._validation import require_bool
@@ -17,7 +17,6 @@ from llm_runtime.decode.values import PreparedDecode
 from llm_runtime.prefill.sampling_helpers import PreparedSamplingParams
 
 __all__ = [
-    "ReloadCommands",
     "ResidentDecode",
     "active_slots_of",
     "check_commands",
@@ -35,22 +34,13 @@ class ResidentDecode:
     feedback: bool = False
 
 
-class ReloadCommands(NamedTuple):
-    """One step's explicit commands, already checked against each other."""
-
-    reload_inputs: bool
-    reload_page_table: bool
-    reload_sampling_params: bool
-    reset_sampling_state: bool
-
-
 def check_commands(
     commands: tuple[Any, Any, Any, Any, Any],
     *,
     has_sampling: bool,
     has_slot_remap: bool,
     resident_feedback: bool,
-) -> ReloadCommands:
+) -> None:
     """Refuse non-bool commands (TypeError) and every illegal combination (ValueError).
 
     ``commands`` is ``(reset_batch, reload_inputs, reload_page_table, reload_sampling_params,
@@ -76,7 +66,6 @@ def check_commands(
         has_slot_remap=has_slot_remap,
         resident_feedback=resident_feedback,
     )
-    return ReloadCommands(reload_inputs, reload_page_table, reload_sampling_params, reset_sampling_state)
 
 
 def _require_bools(commands: tuple[Any, Any, Any, Any, Any]) -> None:
@@ -95,9 +84,11 @@ def _require_bools(commands: tuple[Any, Any, Any, Any, Any]) -> None:
 def explicit_sampling(
     preparer: DecodeSamplingPreparer,
     resident: SamplingChoice | None,
-    commands: ReloadCommands,
     batch: DecodeBatch,
     *,
+    reload_inputs: bool,
+    reload_sampling_params: bool,
+    reset_sampling_state: bool,
     params: Any,
     prompt_tokens: Any,
     output_tokens: Any,
@@ -108,8 +99,8 @@ def explicit_sampling(
     Host positions are one step stale while inputs stay resident, so the active slots then come from the
     resident rows (RuntimeError when there are none).
     """
-    if commands.reload_sampling_params or resident is None:
-        if commands.reload_inputs:
+    if reload_sampling_params or resident is None:
+        if reload_inputs:
             active_slots = batch.active_slots
         elif resident is not None:
             active_slots = resident.active_slots
@@ -118,17 +109,11 @@ def explicit_sampling(
                 "sampling parameters cannot be reloaded without inputs: no earlier step left resident "
                 "sampling rows that tell the active slots"
             )
-        return preparer.prepare(
-            params,
-            active_slots,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            slot_remap=slot_remap,
-        )
+        return preparer.prepare(params, active_slots, prompt_tokens, output_tokens, slot_remap)
     choice = resident if slot_remap is None else _remapped(preparer, resident, slot_remap)
-    if commands.reload_inputs and choice.active_slots != batch.active_slots:
-        choice = _with_active_slots(preparer, choice, batch.active_slots, commands)
-    if commands.reset_sampling_state:
+    if reload_inputs and choice.active_slots != batch.active_slots:
+        choice = _with_active_slots(preparer, choice, batch.active_slots, reset=reset_sampling_state)
+    if reset_sampling_state:
         history = replace(choice.prepared, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
         choice = choice._replace(prepared=history)
     return choice
@@ -146,11 +131,12 @@ def _with_active_slots(
     preparer: DecodeSamplingPreparer,
     choice: SamplingChoice,
     active_slots: tuple[int, ...],
-    commands: ReloadCommands,
+    *,
+    reset: bool,
 ) -> SamplingChoice:
     if not active_slots:
         raise ValueError("device sampling needs at least one active slot, every start_pos is negative")
-    if not commands.reset_sampling_state:
+    if not reset:
         raise ValueError(
             f"the active slots changed from {list(choice.active_slots)} to {list(active_slots)}; "
             "reset_sampling_state must be commanded with it"

@@ -84,7 +84,8 @@ class DecodeRuntime:
         section 4: ValueError for sizes, positions, parameters and command combinations, TypeError for kinds,
         RuntimeError for a runtime that cannot take work.
         """
-        self._health.require_usable()
+        if self._health.blocked:
+            self._health.require_usable()
         return self._preparer.prepare(
             tokens,
             start_pos,
@@ -93,7 +94,11 @@ class DecodeRuntime:
             prompt_tokens,
             output_tokens,
             slot_remap,
-            (reset_batch, reload_inputs, reload_page_table, reload_sampling_params, reset_sampling_state),
+            reset_batch,
+            reload_inputs,
+            reload_page_table,
+            reload_sampling_params,
+            reset_sampling_state,
         )
 
     def program_signature(self, prepared: PreparedDecode) -> DecodeProgramSignature:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from llm_runtime._core import DecodeProgramSignature
 from llm_runtime.decode.config import DecodeRuntimeConfig
-from llm_runtime.decode.remap import without_remap
 from llm_runtime.prefill.sampling_helpers import (
     PreparedSamplingParams,
     _slice_sampling_params,
@@ -31,15 +30,17 @@ class SamplingChoice(NamedTuple):
 
     prepared: PreparedSamplingParams
     active_slots: tuple[int, ...]
+    path: str
     signature: DecodeProgramSignature
 
 
 class _Snapshot(NamedTuple):
-    """Field values of the last parameters; lists are copied, so that an edit in place shows."""
+    """The last parameters and their rows; lists are copied, so that an edit in place shows."""
 
     kind: type
     read_fields: attrgetter[Any]
     values: Any
+    choice: SamplingChoice
 
 
 class DecodeSamplingPreparer:
@@ -51,7 +52,6 @@ class DecodeSamplingPreparer:
 
     def __init__(self, config: DecodeRuntimeConfig) -> None:
         self._snapshot: _Snapshot | None = None
-        self._choice: SamplingChoice | None = None
         self.configure(config)
 
     def configure(self, config: DecodeRuntimeConfig) -> None:
@@ -59,35 +59,37 @@ class DecodeSamplingPreparer:
         self._config = config
         self._signatures: dict[tuple[str, bool, bool], DecodeProgramSignature] = {}
         self._snapshot = None
-        self._choice = None
         self.logits_signature = self._build_signature("logits", penalties=False, log_probs=False)
 
     def prepare(
         self,
         params: Any,
         active_slots: tuple[int, ...],
-        *,
-        prompt_tokens: Any,
-        output_tokens: Any,
-        slot_remap: Any,
+        prompt_tokens: Any = None,
+        output_tokens: Any = None,
+        slot_remap: Any = None,
     ) -> SamplingChoice:
         """Normalise ``params`` for ``active_slots``; the other slots are neutral and never validated.
 
         ValueError without an active slot, TypeError or ValueError naming slot, value and limit for
         parameters that the device sampler cannot serve. The remap must be normalised.
         """
+        plain = prompt_tokens is None and output_tokens is None and slot_remap is None
+        snapshot = self._snapshot
+        if (
+            plain
+            and snapshot is not None
+            and type(params) is snapshot.kind
+            and active_slots == snapshot.choice.active_slots
+            and snapshot.read_fields(params) == snapshot.values
+        ):
+            return snapshot.choice
         if not active_slots:
             raise ValueError("device sampling needs at least one active slot, every start_pos is negative")
-        plain = prompt_tokens is None and output_tokens is None and slot_remap is None
-        if plain:
-            choice = self._choice
-            if choice is not None and choice.active_slots == active_slots and self._seen(params):
-                return choice
         prepared = self._normalise(params, active_slots, prompt_tokens, output_tokens, slot_remap)
         choice = self.choice(prepared, active_slots)
         if plain:
-            self._choice = choice
-            self._snapshot = _take_snapshot(params)
+            self._snapshot = _take_snapshot(params, choice)
         return choice
 
     def choice(self, prepared: PreparedSamplingParams, active_slots: tuple[int, ...]) -> SamplingChoice:
@@ -97,12 +99,7 @@ class DecodeSamplingPreparer:
             penalties=prepared.penalties_enabled,
             log_probs=prepared.log_probs_enabled,
         )
-        return SamplingChoice(prepared, active_slots, signature)
-
-    def resident(self, choice: SamplingChoice) -> SamplingChoice:
-        """The same rows without their remap, as they stay on the device after the step."""
-        prepared = without_remap(choice.prepared)
-        return choice if prepared is choice.prepared else choice._replace(prepared=prepared)
+        return SamplingChoice(prepared, active_slots, prepared.sampling_path, signature)
 
     def signature(self, path: str, *, penalties: bool, log_probs: bool) -> DecodeProgramSignature:
         """The one signature object of a sampling path with these two bits."""
@@ -123,12 +120,6 @@ class DecodeSamplingPreparer:
             penalties_enabled=penalties,
             logprobs_enabled=log_probs,
         )
-
-    def _seen(self, params: Any) -> bool:
-        snapshot = self._snapshot
-        if snapshot is None or type(params) is not snapshot.kind:
-            return False
-        return bool(snapshot.read_fields(params) == snapshot.values)
 
     def _normalise(
         self,
@@ -167,11 +158,9 @@ class DecodeSamplingPreparer:
         return take_history_rows(history, active_slots)
 
 
-def _take_snapshot(params: Any) -> _Snapshot | None:
+def _take_snapshot(params: Any, choice: SamplingChoice) -> _Snapshot | None:
     """Copy the fields for a later comparison, or None when a field (an array) cannot be compared as a whole."""
     names = [item.name for item in dataclasses.fields(params)]
-    if len(names) < 2:
-        return None
     read_fields = attrgetter(*names)
     copies: list[Any] = []
     for value in read_fields(params):
@@ -181,4 +170,4 @@ def _take_snapshot(params: Any) -> _Snapshot | None:
             copies.append(value)
         else:
             return None
-    return _Snapshot(type(params), read_fields, tuple(copies))
+    return _Snapshot(type(params), read_fields, tuple(copies), choice)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llm_runtime.decode.config import DecodeRuntimeConfig
+from llm_runtime.decode.limits import require_supported_sampling
 from llm_runtime.decode.reload import project_active, require_known_membership
 from llm_runtime.decode.remap import without_remap
 from llm_runtime.decode.values import PreparedDecode
@@ -29,6 +30,7 @@ class DecodeSamplingState:
     def __init__(self, config: DecodeRuntimeConfig) -> None:
         self._controller = config.sampling_state_controller
         self._state = config.sampling_state
+        self._num_devices = config.num_devices
         self.manager: Any = None
         self.seed_state: Any = None
         # Slots with a stream after the last inferred refresh of the native manager, which nobody else moves.
@@ -62,29 +64,13 @@ class DecodeSamplingState:
         return None if self.manager is None else self.manager.get_seed_device_buffer()
 
     def require_supported(self, prepared: PreparedDecode) -> None:
-        """Refuse, before device work, what the sampler would silently drop.
-
-        ValueError for penalties without a controller and for top-n log-probabilities, TypeError for explicit
-        seeds without a mutable seed buffer; each names the slot.
-        """
-        sampling = prepared.prepared_sampling
-        signature = prepared.program_signature
-        if sampling is None:
-            return
-        if self.manager is None:
-            for slot, seed in enumerate(sampling.seeds):
-                if seed is not None and sampling.active_mask[slot]:
-                    raise TypeError(f"slot {slot} asks for seed {seed}, but the sampler has no mutable seed buffer")
-        if signature is not None and not (signature.penalties_enabled or signature.logprobs_enabled):
-            return
-        if self._controller is None and sampling.penalties_enabled:
-            raise ValueError("penalties need a sampling-state controller, which this model has not; sample on the host")
-        if "top_n" in sampling.logprob_modes:
-            slot = sampling.logprob_modes.index("top_n")
-            raise ValueError(
-                f"slot {slot} asks for num_logprobs {sampling.num_logprobs[slot]}, but the device returns the "
-                "sampled token's log-probability only (0); sample this request on the host"
-            )
+        """Refuse what the sampler would silently drop; see :func:`require_supported_sampling`."""
+        require_supported_sampling(
+            prepared,
+            has_seed_buffer=self.manager is not None,
+            has_controller=self._controller is not None,
+            num_devices=self._num_devices,
+        )
 
     def require_known_streams(self, prepared: PreparedDecode) -> None:
         """RuntimeError when an inferred sampled step without a reset brings slots whose random streams are unknown."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from llm_runtime._core import DecodeBatch, DecodeProgramSignature, DecodeTraceSignature
 
@@ -112,53 +112,52 @@ class PreparedDecode:
 
 
 class _PreparedDecodeDraft:
-    """Mutable layout twin of :class:`PreparedDecode`.
+    """Mutable layout twin of :class:`PreparedDecode`, which each instance becomes.
 
     A frozen dataclass assigns each field through ``object.__setattr__``, which costs more than all other work of a
-    steady step. A draft is filled with plain assignments and then becomes the frozen class; both have the same slots.
+    steady step; a draft takes plain assignments and then changes its class, which has the same slots.
     """
 
     __slots__ = PreparedDecode.__slots__
 
+    def __init__(
+        self,
+        tokens: Any,
+        start_pos: Any,
+        sampling_params: Any,
+        prepared_sampling: PreparedSamplingParams | None,
+        sampling_path: str,
+        device_feedback: bool,
+        reset_batch: bool,
+        reload_inputs: bool | None,
+        reload_page_table: bool,
+        reload_sampling_params: bool,
+        reset_sampling_state: bool,
+        slot_remap: Any,
+        program_signature: DecodeProgramSignature,
+        batch: DecodeBatch,
+    ) -> None:
+        self.tokens = tokens
+        self.start_pos = start_pos
+        self.page_table = batch.page_table
+        self.sampling_params = sampling_params
+        self.prepared_sampling = prepared_sampling
+        self.sampling_path = sampling_path
+        self.reset_batch = reset_batch
+        self.device_feedback = device_feedback
+        self.page_table_changed = batch.page_table_changed
+        self.reload_inputs = reload_inputs
+        self.reload_page_table = reload_page_table
+        self.reload_sampling_params = reload_sampling_params
+        self.reset_sampling_state = reset_sampling_state
+        self.slot_remap = slot_remap
+        self.program_signature = program_signature
+        self.batch = batch
+        self.__class__ = PreparedDecode  # type: ignore[assignment]
 
-def prepared_decode(
-    tokens: Any,
-    start_pos: Any,
-    sampling_params: Any,
-    prepared_sampling: PreparedSamplingParams | None,
-    sampling_path: str,
-    device_feedback: bool,
-    commands: tuple[bool, bool | None, bool, bool, bool],
-    slot_remap: Any,
-    program_signature: DecodeProgramSignature,
-    batch: DecodeBatch,
-) -> PreparedDecode:
-    """Build a :class:`PreparedDecode` for one normalised batch at the cost of sixteen plain assignments.
 
-    ``commands`` is ``(reset_batch, reload_inputs, reload_page_table, reload_sampling_params, reset_sampling_state)``.
-    """
-    draft: Any = _PreparedDecodeDraft()
-    draft.tokens = tokens
-    draft.start_pos = start_pos
-    draft.page_table = batch.page_table
-    draft.sampling_params = sampling_params
-    draft.prepared_sampling = prepared_sampling
-    draft.sampling_path = sampling_path
-    draft.device_feedback = device_feedback
-    draft.page_table_changed = batch.page_table_changed
-    (
-        draft.reset_batch,
-        draft.reload_inputs,
-        draft.reload_page_table,
-        draft.reload_sampling_params,
-        draft.reset_sampling_state,
-    ) = commands
-    draft.slot_remap = slot_remap
-    draft.program_signature = program_signature
-    draft.batch = batch
-    draft.__class__ = PreparedDecode
-    prepared: PreparedDecode = draft
-    return prepared
+#: Makes a :class:`PreparedDecode` for one normalised batch at the cost of sixteen plain assignments.
+prepared_decode: Callable[..., PreparedDecode] = cast("Callable[..., PreparedDecode]", _PreparedDecodeDraft)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

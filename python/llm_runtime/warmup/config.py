@@ -12,6 +12,7 @@ from typing import Any
 from llm_runtime._validation import positive_int, require_bool, require_instance
 from llm_runtime.config import PageTableLayout, TraceConfig, WarmupConfig
 from llm_runtime.decode.config import DecodeRuntimeConfig
+from llm_runtime.decode.limits import LOG_PROB_DEVICES
 from llm_runtime.prefill.config import PrefillRuntimeConfig
 from llm_runtime.warmup.cases import WarmupCase, WarmupPlan
 from llm_runtime.warmup.checks import check_layout, check_lengths, check_shared, complete_lengths, traced_lengths
@@ -21,7 +22,6 @@ from llm_runtime.warmup.plan import PlanInputs, build_plan, wave_gaps
 __all__ = ["WarmupCoordinatorConfig"]
 
 _TILE_END_ROWS = 32
-_LOG_PROB_DEVICES = (8, 32)
 _FLAGS = (
     "device_sampling_enabled",
     "allow_force_argmax",
@@ -152,7 +152,7 @@ class WarmupCoordinatorConfig:
         limits = ServingLimits.of(prefill)
         if trace.mode != "none":
             lengths = complete_lengths(lengths, limits, capacity_tokens(prefill.page_table_layout_ceiling))
-        log_probs = decode.device_sampling_enabled and decode.num_devices in _LOG_PROB_DEVICES
+        log_probs = decode.device_sampling_enabled and decode.num_devices in LOG_PROB_DEVICES
         inputs = PlanInputs(
             warmup=warmup,
             layout=prefill.page_table_layout,

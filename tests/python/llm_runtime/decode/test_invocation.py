@@ -244,8 +244,8 @@ def test_a_failing_release_after_a_good_read_is_raised(mesh, runtime, request_fo
 def test_what_the_sampler_would_drop_is_refused_before_device_work(mesh, runtime, request_for, topk):
     calls = mesh.counters.calls.copy()
     penalised = runtime.prepare(**request_for(sampling_params=topk(presence_penalty=[0.5, 0.0])))
-    top_n = runtime.prepare(**request_for(sampling_params=topk(enable_log_probs=[False, True], num_logprobs=[0, 2])))
-    for prepared, match in ((penalised, "penalties"), (top_n, "slot 1 asks for num_logprobs 2")):
+    logged = runtime.prepare(**request_for(sampling_params=topk(enable_log_probs=[False, True])))
+    for prepared, match in ((penalised, "penalties"), (logged, "slot 1 asks for log-probabilities.*1 device")):
         for submit in (runtime.validate_submission, runtime.invoke):
             with pytest.raises(ValueError, match=match):
                 submit(prepared)
@@ -253,12 +253,25 @@ def test_what_the_sampler_would_drop_is_refused_before_device_work(mesh, runtime
     runtime.prepare(**request_for())
 
 
-@pytest.mark.covers("D18", "DEC-50")
-def test_log_probs_come_back_in_row_order(runtime, request_for, topk):
+@pytest.fixture
+def wide_runtime():
+    """A runtime on eight devices, which is what log-probabilities take."""
+    mesh = ttnn_twin.open_mesh_device(ttnn_twin.MeshShape(1, 8), trace_region_size=1 << 24)
+    yield decode_runtime(TinyDecodeModel(mesh))
+    ttnn_twin.close_mesh_device(mesh)
+
+
+@pytest.mark.covers("D18", "DEC-50", "D17")
+def test_log_probs_come_back_in_row_order(wide_runtime, request_for, topk):
     params = topk(enable_log_probs=[True, False])
-    tokens, log_probs = run(runtime, request_for((3, 5), (4, 9), sampling_params=params, reset_batch=True))
+    tokens, log_probs = run(wide_runtime, request_for((3, 5), (4, 9), sampling_params=params, reset_batch=True))
     assert tokens.tolist() == [7, 14]
     assert (log_probs.tolist(), log_probs.dtype) == ([-7.0, -14.0], np.float32)
+    top_n = wide_runtime.prepare(
+        **request_for(sampling_params=topk(enable_log_probs=[False, True], num_logprobs=[0, 2]))
+    )
+    with pytest.raises(ValueError, match="slot 1 asks for num_logprobs 2"):
+        wide_runtime.invoke(top_n)
 
 
 def test_foreign_values_are_refused(runtime):
