@@ -31,9 +31,12 @@ class LaneReads:
         """
         futures: dict[int, Future[Any]] = {}
         try:
-            for lane, call in enumerate(calls):
-                if call is not None:
-                    futures[lane] = self._submit(lane, call)
+            # One lock over all lanes: `settle` sees a step's calls together or not at all.
+            with self._lock:
+                for lane, call in enumerate(calls):
+                    if call is not None:
+                        futures[lane] = self._pool.submit(partial(_named, lane, call))
+                        self._running.add(futures[lane])
         finally:
             wait(futures.values())
             # Not reached when the wait is interrupted: `settle` then waits again.
@@ -58,12 +61,6 @@ class LaneReads:
     def shutdown(self) -> None:
         """End the threads once they are idle."""
         self._pool.shutdown()
-
-    def _submit(self, lane: int, call: Call) -> Future[Any]:
-        future = self._pool.submit(partial(_named, lane, call))
-        with self._lock:
-            self._running.add(future)
-        return future
 
 
 def _named(lane: int, call: Call) -> Any:
