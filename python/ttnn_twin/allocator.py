@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from .arena import CaptureArena
 from .dtypes import DataType
 from .tensor import Array, Buffer, TensorSpec
 
@@ -32,21 +33,30 @@ class Allocator:
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict
         self.traces_live = False
+        self.arena = CaptureArena()
         self._trusting = 0
         self._live: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
         self._suspects: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
 
-    def allocate(self, spec: TensorSpec, origin: str, *, marked: bool = False, array: Array | None = None) -> Buffer:
-        """Return a new buffer around ``array``, or with undefined contents (noticeable ones when ``marked``)."""
-        buffer = Buffer.empty(spec, origin, marked=marked) if array is None else Buffer(array, spec, origin)
+    def allocate(self, spec: TensorSpec, origin: str, *, captured: bool = False, array: Array | None = None) -> Buffer:
+        """Return a new buffer around ``array``, or with undefined contents; ``captured`` ones come from the arena."""
+        if array is not None:
+            buffer = Buffer(array, spec, origin)
+        elif captured:
+            buffer = Buffer.in_arena(spec, origin, self.arena)
+        else:
+            buffer = Buffer.empty(spec, origin)
         self._live[buffer.id] = buffer
         if self.traces_live and not self._trusting:
             self._suspects[buffer.id] = buffer
         return buffer
 
-    def free(self, buffer: Buffer) -> None:
-        """Free a buffer. Work that was enqueued before keeps its memory."""
+    def free(self, buffer: Buffer, *, capturing: bool = False) -> None:
+        """Free a buffer. Work that was enqueued before keeps its memory; a capture uses its own again."""
         buffer.array = None
+        if capturing and buffer.block is not None:
+            self.arena.give(buffer.block)
+        buffer.block = None
         self._live.pop(buffer.id, None)
         self._suspects.pop(buffer.id, None)
 
@@ -78,6 +88,7 @@ class Allocator:
         self.traces_live = live
         if not live:
             self._suspects.clear()
+            self.arena.clear()
 
     def free_all(self) -> None:
         """Free every buffer."""

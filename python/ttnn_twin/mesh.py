@@ -188,13 +188,13 @@ class MeshDevice:
     def allocate(self, spec: TensorSpec, origin: str, array: Array | None = None) -> Tensor:
         """Return a new device tensor around ``array``, or with undefined contents (NaN inside a capture)."""
         self.counters.allocations += 1
-        marked = self.traces.capture is not None
-        return Tensor._on_device(self, self.memory.allocate(spec, origin, marked=marked, array=array))
+        captured = self.traces.capture is not None
+        return Tensor._on_device(self, self.memory.allocate(spec, origin, captured=captured, array=array))
 
     def free(self, buffer: Buffer) -> None:
         """Free a buffer; traces that use it cannot run again."""
         self.counters.deallocations += 1
-        self.memory.free(buffer)
+        self.memory.free(buffer, capturing=self.traces.capture is not None)
         self.traces.note_free(buffer)
 
 
