@@ -46,7 +46,7 @@ def resolve_layout(model: Any, runtime_config: Any, kv_cache: PagedKVCacheConfig
         block_size=kv_cache.block_size,
         model_max_sequence_length=model.config.max_seq_len,
         physical_num_blocks=kv_cache.num_blocks or kv_cache.max_num_blocks,
-        max_prefill_chunk_size=_chunk_cap(model, runtime_config),
+        max_prefill_chunk_size=runtime_config.max_prefill_chunk_size,
     )
 
 
@@ -73,7 +73,7 @@ def build_lane(
             output_reader=output_reader,
             page_table_layout=layout,
             max_batch_size=model.config.max_batch_size,
-            max_prefill_chunk_size=_chunk_cap(model, runtime_config),
+            max_prefill_chunk_size=runtime_config.max_prefill_chunk_size,
             device_sampling_enabled=config.device_sampling_enabled,
             can_enable_trace=runtime_config.can_enable_trace,
             supports_batched_prefill=runtime_config.supports_batched_prefill,
@@ -133,11 +133,3 @@ def build_lane(
         warmup,
     )
 
-
-def _chunk_cap(model: Any, runtime_config: Any) -> int:
-    """The family's chunk cap, cut to the largest legal cap within the context so that no bucket outgrows it."""
-    cap, context = int(runtime_config.max_prefill_chunk_size), int(model.config.max_seq_len)
-    if cap <= context:
-        return cap
-    within = context // 2048 * 2048 if context >= 2048 else 1 << (context.bit_length() - 1)
-    return max(128, within)

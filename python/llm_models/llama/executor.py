@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from llm_models.llama.model import LlamaModel
-from llm_models.llama.runtime_config import LlamaRuntimeConfig
-
 from llm_models.checkpoints import LlamaCheckpoint
 from llm_models.executor import ModelExecutor, ModelExecutorConfig
+from llm_models.llama.model import LlamaModel
+from llm_models.llama.runtime_config import LlamaRuntimeConfig
 from llm_runtime.config import PagedKVCacheConfig, TraceConfig, TraceMode, WarmupConfig, fit_paged_kv_num_blocks
 from llm_runtime.device import namespace_of
 from llm_runtime.tensor_resources import attach_cleanup_failures
