@@ -20,7 +20,6 @@ from llm_runtime.prefill.sampling_params import SamplingParams
 Array = npt.NDArray[Any]
 BLOCK = 32
 LENGTH = 128
-WIDTH = LENGTH // BLOCK
 
 
 @functools.cache
@@ -30,7 +29,7 @@ def checkpoint() -> LlamaCheckpoint:
 
 
 class TwinLanes:
-    """`count` lanes of `capacity` rows, each with room for `LENGTH` tokens a row, and the group over them.
+    """`count` lanes of `capacity` rows with room for `length` tokens each, and the group over them.
 
     Owns everything. `close` checks that cleanup leaves no device tensor behind.
     """
@@ -43,15 +42,18 @@ class TwinLanes:
         trace_mode: Any = "none",
         execution: Any = "immediate",
         device_sampling: bool = True,
+        length: int = LENGTH,
+        block: int = BLOCK,
+        chunk: int = LENGTH,
     ) -> None:
         self.parent = ttnn_twin.open_mesh_device(
             ttnn_twin.MeshShape(1, count), trace_region_size=50_000_000, execution=execution
         )
         options = LlamaOptions(
             max_batch_size=capacity,
-            max_seq_len=LENGTH,
-            block_size=BLOCK,
-            max_prefill_chunk_size=LENGTH,
+            max_seq_len=length,
+            block_size=block,
+            max_prefill_chunk_size=chunk,
             trace_mode=trace_mode,
             device_sampling=device_sampling,
         )
@@ -60,6 +62,7 @@ class TwinLanes:
         self.lanes = [llama.executor for llama in self.llamas]
         self.kv_cache = [llama.kv_cache for llama in self.llamas]
         self.group = LaneGroupExecutor(self.lanes, mesh_device=self.parent)
+        self.width = length // block
         self.trace_mode = trace_mode
         self.device_sampling = device_sampling
 
@@ -67,7 +70,7 @@ class TwinLanes:
     def serving(self) -> Serving:
         """The group as a target; block ids count from 0 in every lane."""
         rows = self.group.per_lane_max_batch_size
-        return Serving(self.group, np.concatenate([block_ids(rows)] * len(self.lanes)))
+        return Serving(self.group, np.concatenate([block_ids(rows, self.width)] * len(self.lanes)))
 
     def warm_up(self) -> None:
         """Compile and capture everything on every lane."""
@@ -78,7 +81,7 @@ class TwinLanes:
         self.group.warmup_model_decode(
             kv_cache=self.kv_cache,
             max_batch_size=self.group.max_batch_size,
-            num_blocks=WIDTH,
+            num_blocks=self.width,
             can_sample_on_device=sampled,
             enable_trace=self.trace_mode != "none",
         )
@@ -192,11 +195,9 @@ class Serving:
         return grid
 
 
-def block_ids(rows: int) -> Array:
-    """Block ids `[rows, WIDTH]` of a lane, in an order in which no id equals its place."""
-    ids = (np.arange(rows * WIDTH, dtype=np.int32) * 3 + 2) % (rows * WIDTH)
-    assert len(set(ids.tolist())) == rows * WIDTH
-    return ids.reshape(rows, WIDTH)
+def block_ids(rows: int, width: int = LENGTH // BLOCK) -> Array:
+    """All block ids `[rows, width]` of a lane, out of order (`width` is no multiple of 3)."""
+    return ((np.arange(rows * width, dtype=np.int32) * 3 + 2) % (rows * width)).reshape(rows, width)
 
 
 def padded(prompts: Sequence[Sequence[int]]) -> Array:
