@@ -53,14 +53,22 @@ def numpy_of(tensor: Any) -> np.ndarray[Any, Any]:
         array: np.ndarray[Any, Any] = tensor
     else:
         namespace = tensor_namespace(tensor)
-        if namespace is not None and tensor.dtype in (namespace.bfloat16, namespace.bfloat8_b, namespace.bfloat4_b):
-            # NumPy has no type for these formats: ttnn returns an array without shape or values.
-            tensor = namespace.to_dtype(tensor, namespace.float32)
+        if namespace is not None:
+            return tensor_values(namespace, tensor)
         to_numpy = getattr(tensor, "to_numpy", None) or getattr(tensor, "numpy", None)
         if not callable(to_numpy):
             raise TypeError(f"cannot read host values from {type(tensor).__name__}")
         array = to_numpy()
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def tensor_values(namespace: Any, tensor: Any) -> np.ndarray[Any, Any]:
+    """`numpy_of` for a host tensor that is known to belong to `namespace`."""
+    if tensor.dtype in (namespace.bfloat16, namespace.bfloat8_b, namespace.bfloat4_b):
+        # NumPy has no type for these formats: ttnn returns an array without shape or values.
+        tensor = namespace.to_dtype(tensor, namespace.float32)
+    array: np.ndarray[Any, Any] = tensor.to_numpy()
+    return array
 
 
 def _declared_or_package(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_runtime.device import tensor_namespace
+from llm_runtime.device import tensor_namespace, tensor_values
 from llm_runtime.host_arrays import host_array
 
 __all__ = [
@@ -36,19 +36,17 @@ def split_output(value: Any) -> tuple[Any, Any]:
 def concat_mesh_shards(value: Any, cluster_shape: tuple[int, int]) -> HostArray:
     """Join the device shards of a host tensor: columns of the mesh on the last axis, its rows on axis 1.
 
-    The element type stays the device's; callers convert what they keep.
+    Formats that NumPy does not have arrive as float32.
     """
     namespace = tensor_namespace(value)
     if namespace is None:
         return host_array(value, name="decode output")
     if cluster_shape == (1, 1):
-        single: HostArray = value.to_numpy()
-        return single
+        return tensor_values(namespace, value)
     rows, columns = cluster_shape
-    shards = [shard.to_numpy() for shard in namespace.get_device_tensors(value)]
+    shards = [tensor_values(namespace, shard) for shard in namespace.get_device_tensors(value)]
     if len(shards) == 1:
-        first: HostArray = shards[0]
-        return first
+        return shards[0]
     lines = [np.concatenate(shards[row * columns : (row + 1) * columns], axis=-1) for row in range(rows)]
     return lines[0] if rows == 1 else np.concatenate(lines, axis=1)
 
@@ -82,7 +80,7 @@ def normalise_log_probs(value: Any, *, lane_capacity: int, cluster_shape: tuple[
     namespace = tensor_namespace(value)
     if namespace is not None:
         replica = value if cluster_shape == (1, 1) else namespace.get_device_tensors(value)[0]
-        array = replica.to_numpy()
+        array = tensor_values(namespace, replica)
     else:
         try:
             array = host_array(value, name="log_probs")
