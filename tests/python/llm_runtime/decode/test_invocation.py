@@ -115,6 +115,21 @@ def test_a_logits_step_never_feeds_back(runtime, model, request_for):
     run(runtime, request_for(), device_feedback=True)
 
 
+def test_a_checked_step_that_is_dropped_leaves_no_inputs_behind(runtime, request_for):
+    runtime.validate_submission(runtime.prepare(**request_for((60, 60), (3, 3))))
+    logits, _ = run(runtime, request_for((3, 5), (4, 9)), count_tokens=False)
+    np.testing.assert_array_equal(logits[0, 0], expected_logits(3, 4))
+
+
+def test_a_step_that_runs_twice_reads_its_arrays_twice(runtime, request_for):
+    call = request_for((3, 5), (4, 9))
+    prepared = runtime.prepare(**call)
+    runtime.consume(runtime.invoke(prepared))
+    call["tokens"][0] = 8
+    logits, _ = runtime.consume(runtime.invoke(prepared, count_tokens=False))
+    np.testing.assert_array_equal(logits[0, 0], expected_logits(8, 4))
+
+
 @pytest.mark.covers("DEC-53")
 def test_a_failed_release_blocks_until_it_is_retried(mesh, runtime, request_for):
     result = runtime.invoke(runtime.prepare(**request_for()), count_tokens=False)

@@ -344,6 +344,18 @@ def test_the_barrier_waits_for_both_operations_in_any_order(new_lane, order):
     assert lane.coordinator.coverage_manifest is not None
 
 
+def test_an_incomplete_eager_prefill_holds_the_capture_back(new_lane, mesh):
+    lane = new_lane(sampling=False, lengths=(128,), raw=8)
+    mesh.faults.fail("embedding", at=4)
+    with pytest.raises(RuntimeError, match="injected fault"):
+        lane.warm_prefill(trace=False)
+    mesh.faults.clear()
+    lane.warm_decode(trace=True)
+    assert (lane.captures(), lane.coordinator.already_warmed_up_prefill) == (0, False)
+    lane.warm_prefill(trace=False)
+    assert (lane.captures(), lane.coordinator.already_warmed_up_prefill) == (1, True)
+
+
 def test_eager_then_traced_prefill_then_eager_decode_captures_prefill_only(new_lane):
     lane = new_lane(sampling=False, lengths=(128,), raw=8)
     lane.warm_prefill(trace=False)
