@@ -19,16 +19,15 @@ __all__ = ["DecodeHealth"]
 
 
 class DecodeHealth:
-    """Owns transients whose release failed, and remembers a failure that left device state unknown."""
+    """Owns transients whose release failed, and remembers a failure that left device state unknown.
+
+    ``blocked`` says whether :meth:`require_usable` would refuse; a hot path reads it instead of calling.
+    """
 
     def __init__(self) -> None:
         self._orphans: list[TensorResourceOrphan] = []
         self.failed = False
-
-    @property
-    def blocked(self) -> bool:
-        """Whether :meth:`require_usable` would refuse."""
-        return self.failed or bool(self._orphans)
+        self.blocked = False
 
     @property
     def orphan_count(self) -> int:
@@ -37,11 +36,14 @@ class DecodeHealth:
 
     def release(self, values: Any) -> list[BaseException]:
         """Free ``values``; what cannot be freed is retained and blocks new work. Returns the failures."""
-        return release_or_retain(values, self._orphans)
+        failures = release_or_retain(values, self._orphans)
+        if failures:
+            self.blocked = True
+        return failures
 
     def invalidate(self) -> None:
         """Refuse all further work: a submission failed after device work may have begun."""
-        self.failed = True
+        self.failed = self.blocked = True
 
     def require_usable(self) -> None:
         """RuntimeError when failed (terminal) or while transients are unreleased (until a cleanup)."""
@@ -60,5 +62,6 @@ class DecodeHealth:
         if not self._orphans:
             return
         failures = release_orphans(self._orphans)
+        self.blocked = self.failed or bool(self._orphans)
         if failures:
             raise_cleanup_failures(failures)

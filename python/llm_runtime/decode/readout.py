@@ -87,13 +87,15 @@ class DecodeReadout:
         leases = self.leases
         lease = leases.of_host(tt_out)
         if lease is not None:
-            host = self._reader.complete(tt_out)
+            # Releasing completes the read first, so the host value is ready afterwards.
+            leases.release(lease)
+            host = tt_out
         else:
             # A raw value that was never submitted is read here; a value already on the host passes through.
             lease = leases.of_raw(tt_out)
             host = self._reader.read(self._reader.complete(tt_out), blocking=True)
+            leases.release(lease)
         like = self._result_like if lease is None or lease.result_like is None else lease.result_like
-        leases.release(lease)
         return self._normalise(host, is_tokens=is_tokens, like=like)
 
     def _normalise(self, host: Any, *, is_tokens: bool, like: ResultLike) -> tuple[Any, Any]:

@@ -103,7 +103,7 @@ class DecodeRuntime:
 
     def program_signature(self, prepared: PreparedDecode) -> DecodeProgramSignature:
         """Identity of the step's program."""
-        require_instance(prepared, PreparedDecode, name="prepared")
+        _require_prepared(prepared)
         signature = prepared.program_signature
         return self._preparer.signature_of(prepared) if signature is None else signature
 
@@ -125,8 +125,7 @@ class DecodeRuntime:
 
     def validate_submission(self, prepared: PreparedDecode) -> None:
         """Last check before device work; changes nothing. Follows chapter 20, section 4.6."""
-        self._health.require_usable()
-        require_instance(prepared, PreparedDecode, name="prepared")
+        self._admit(prepared)
         self._state.require_supported(prepared)
         if prepared.reload_inputs is None:
             self._state.require_known_streams(prepared)
@@ -146,8 +145,7 @@ class DecodeRuntime:
         ``count_tokens=False`` compiles: sampling state is admitted for the call only and the step does not
         count as submitted. ValueError for ``reload_inputs=False``: an eager step always stages all inputs.
         """
-        self._health.require_usable()
-        require_instance(prepared, PreparedDecode, name="prepared")
+        self._admit(prepared)
         if prepared.reload_inputs is False:
             raise ValueError("an eager step needs all its inputs, it cannot run with reload_inputs=False")
         if count_tokens:
@@ -162,8 +160,7 @@ class DecodeRuntime:
 
     def capture_plan(self, prepared: PreparedDecode) -> DecodeCapturePlan:
         """Callbacks that allocate, prime and capture this step."""
-        self._health.require_usable()
-        require_instance(prepared, PreparedDecode, name="prepared")
+        self._admit(prepared)
         return self._trace.capture_plan(prepared)
 
     def refresh_trace(self, artifact: Any, prepared: PreparedDecode, decision: Any) -> None:
@@ -172,7 +169,7 @@ class DecodeRuntime:
 
     def note_submitted(self, prepared: PreparedDecode) -> None:
         """Record a replayed step as accepted: later steps are compared with it."""
-        require_instance(prepared, PreparedDecode, name="prepared")
+        _require_prepared(prepared)
         self._note(prepared, device_feedback=prepared.device_feedback)
 
     def invalidate_after_failed_submission(self) -> None:
@@ -205,13 +202,24 @@ class DecodeRuntime:
 
     def ensure_trace_safe(self) -> None:
         """RuntimeError while an un-read output could be overwritten, or the runtime cannot take work."""
-        self._health.require_usable()
+        if self._health.blocked:
+            self._health.require_usable()
         self._readout.leases.require_trace_safe()
 
     def cleanup_transients(self) -> None:
         """Retry releases that failed; the runtime takes work again once nothing is left."""
         self._health.cleanup()
 
+    def _admit(self, prepared: PreparedDecode) -> None:
+        if self._health.blocked:
+            self._health.require_usable()
+        _require_prepared(prepared)
+
     def _note(self, prepared: PreparedDecode, *, device_feedback: bool) -> None:
         self._preparer.note_submitted(prepared, device_feedback=device_feedback)
         self._readout.note_kind(prepared.tokens)
+
+
+def _require_prepared(prepared: Any) -> None:
+    if type(prepared) is not PreparedDecode:
+        require_instance(prepared, PreparedDecode, name="prepared")

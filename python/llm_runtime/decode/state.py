@@ -35,6 +35,9 @@ class DecodeSamplingState:
         self.seed_state: Any = None
         # Slots with a stream after the last inferred refresh of the native manager, which nobody else moves.
         self._streams: tuple[int, ...] | None = None
+        # Whether the native manager left the default seeds in the buffer.
+        self._at_defaults = False
+        self._supported: PreparedSamplingParams | None = None
         if self._controller is not None:
             self.manager = self._controller.seed_manager
             self.seed_state = self._state.seed_state
@@ -65,12 +68,16 @@ class DecodeSamplingState:
 
     def require_supported(self, prepared: PreparedDecode) -> None:
         """Refuse what the sampler would silently drop; see :func:`require_supported_sampling`."""
+        rows = prepared.prepared_sampling
+        if rows is None or rows is self._supported:
+            return
         require_supported_sampling(
             prepared,
             has_seed_buffer=self.manager is not None,
             has_controller=self._controller is not None,
             num_devices=self._num_devices,
         )
+        self._supported = rows
 
     def require_known_streams(self, prepared: PreparedDecode) -> None:
         """RuntimeError when an inferred sampled step without a reset brings slots whose random streams are unknown."""
@@ -137,7 +144,7 @@ class DecodeSamplingState:
         if self._controller is not None:
             self._controller.reset(self._state)
         elif self.manager is not None:
-            self._streams = None
+            self._streams, self._at_defaults = None, False
             self.manager.reset(self.seed_state)
 
     def prepare_inputs(self, prepared: PreparedDecode) -> None:
@@ -164,7 +171,9 @@ class DecodeSamplingState:
             elif manager is not None:
                 self._streams = None
                 manager.cleanup(seed_state, _active_slots(prepared))
-                manager.restore_defaults(seed_state)
+                if not self._at_defaults:
+                    manager.restore_defaults(seed_state)
+                    self._at_defaults = True
         elif self._controller is not None:
             synchronised = self._controller.synchronize_decode(self._state, sampling, reset_batch=reset_batch)
             self._controller.refresh_dynamic_inputs(self._state, synchronised, positions=prepared.start_pos)
@@ -182,13 +191,15 @@ class DecodeSamplingState:
             manager.synchronize(seed_state, sampling.seeds, active, reset_batch=reset_batch)
             self._streams = active
         if prepared.sampling_path == "topk":
+            self._at_defaults = False
             manager.refresh(seed_state, active, positions=prepared.start_pos)
-        else:
+        elif not self._at_defaults:
             manager.restore_defaults(seed_state)
+            self._at_defaults = True
 
     def _refresh_commanded(self, prepared: PreparedDecode) -> None:
         controller, manager, seed_state = self._controller, self.manager, self.seed_state
-        self._streams = None
+        self._streams, self._at_defaults = None, False
         remap, sampling = prepared.slot_remap, prepared.prepared_sampling
         if remap is not None:
             if controller is not None:
