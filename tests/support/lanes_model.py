@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from support.llama import tiny_checkpoint, tiny_config
 
 import ttnn_twin
 from llm_models.checkpoints import LlamaCheckpoint
 from llm_models.llama.executor import Llama, LlamaOptions
 from llm_runtime.lane_group import LaneGroupExecutor
 from llm_runtime.prefill.sampling_params import SamplingParams
+from support.llama import tiny_checkpoint, tiny_config
 
 Array = npt.NDArray[Any]
 BLOCK = 32

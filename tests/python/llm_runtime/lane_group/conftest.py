@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import pytest
-from support.lanes_model import OneLane, TwinLanes
-from support.recording_lanes import RecordingLane
 
 from llm_runtime.lane_group import LaneGroupExecutor
+from support.lanes_model import OneLane, TwinLanes
+from support.recording_lanes import RecordingLane
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from support.lanes_model import prompts_of
 
 from llm_runtime.prefill.plan import _plan_prefill_requests
 from llm_runtime.prefill.sampling_params import SamplingParams
+from support.lanes_model import prompts_of
 
 PROMPTS = prompts_of((20, 5, 33, 70))
 GREEDY = SamplingParams(temperature=0.0, top_k=1, top_p=1.0)

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support.recording_lanes import RecordingLane
 
 from llm_runtime.config import PagedKVCacheConfig
 from llm_runtime.lane_group import LaneGroupExecutor
+from support.recording_lanes import RecordingLane
 
 TOKENS, TABLE = np.array([[10], [11], [12]]), np.zeros((3, 1), np.int32)
 BOTH_CLEANED = [("cleanup", 0), ("cleanup", 1)]

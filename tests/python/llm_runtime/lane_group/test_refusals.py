@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.lanes_model import prompts_of
 
 from llm_runtime.errors import TraceCoverageError
 from llm_runtime.prefill.sampling_params import SamplingParams
+from support.lanes_model import prompts_of
 
 PROMPTS = prompts_of((20, 5, 33, 70))
 SLOTS = (3, 0, 2, 1)

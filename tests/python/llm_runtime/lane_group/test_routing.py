@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.lanes_model import prompts_of
 
 from llm_runtime.lane_group.routing import per_lane, route_rows, row_values
+from support.lanes_model import prompts_of
 
 
 @given(st.integers(1, 5), st.integers(1, 8), st.data())

@@ -7,9 +7,9 @@ import threading
 
 import numpy as np
 import pytest
-from support.lanes_model import prompts_of
 
 from llm_runtime.prefill.sampling_params import SamplingParams
+from support.lanes_model import prompts_of
 
 LENGTHS = (20, 5, 33, 70)
 ORDERS = [(3, 0, 2, 1), (0, 1, 2, 3), (2, 3, 0, 1)]

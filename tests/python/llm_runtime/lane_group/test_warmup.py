@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+
 from support.recording_lanes import RecordingBarrier
 
 
