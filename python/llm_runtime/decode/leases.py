@@ -107,6 +107,14 @@ class LeaseBook:
             if self._by_host.get(id(lease.host_value)) is lease:
                 del self._by_host[id(lease.host_value)]
 
+    def settle(self) -> None:
+        """Wait for every submitted read; the leases stay until their values are processed."""
+        with self._lock:
+            pending = [lease.pending for lease in self._by_host.values()]
+        for read in pending:
+            if read is not None:
+                self._reader.complete(read)
+
     def drain(self) -> None:
         """Release every outstanding lease, waiting for the device when an output was never submitted.
 

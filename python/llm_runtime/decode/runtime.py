@@ -124,13 +124,19 @@ class DecodeRuntime:
         return found
 
     def validate_submission(self, prepared: PreparedDecode) -> None:
-        """Last check before device work; changes nothing. Follows chapter 20, section 4.6."""
+        """Last check before device work; changes nothing. Follows chapter 20, section 4.6.
+
+        When the host takes over (a reset or a full reload), reads in flight are waited for: what they bring must not be
+        overtaken by host inputs. Steady steps never wait.
+        """
         self._admit(prepared)
         self._state.require_supported(prepared)
         if prepared.reload_inputs is None:
             self._state.require_known_streams(prepared)
         else:
             self._state.validate_commands(prepared, has_resident=self._preparer.resident.sampling is not None)
+        if prepared.reset_batch or prepared.reload_inputs:
+            self._readout.leases.settle()
         if prepared.reload_inputs or (
             prepared.reload_inputs is None and (prepared.reset_batch or not prepared.device_feedback)
         ):

@@ -268,14 +268,28 @@ def test_argmax_restores_default_seeds_only_when_parameters_change(served, reque
 
 
 @pytest.mark.covers("D06")
-@pytest.mark.parametrize("order", [FULL, {"reload_inputs": True}])
-def test_a_pending_read_of_a_trace_survives_a_full_reload(served, request_for, topk, order):
-    step = request_for(STALE, (1, 1), sampling_params=topk(seed=[5, 6]))
-    raw = served.traced.decode_forward(**step, **NOTHING, read_from_device=False)
-    host, _ = served.decode.read_decode_output(raw, async_read=True)
-    after = served.traced.decode_forward(**request_for((8, 9), (2, 2), sampling_params=topk(seed=[5, 6])), **order)
-    assert tokens_of(after) == [10, 11]
-    assert tokens_of(served.decode.process_decode_output_host(host, is_tokens=True)) == [2, 3]
+@pytest.mark.parametrize("order", [FULL, {"reload_inputs": True}, {"reset_batch": True}])
+def test_reads_in_flight_are_finished_before_the_host_takes_over(deferred_lane, request_for, topk, order):
+    lane, params = deferred_lane, topk(seed=[5, 6])
+    lane.capture(request_for(sampling_params=params))
+    lane.traced.decode_forward(**request_for((1, 2), (0, 0), sampling_params=params), **FULL)
+    steady = request_for(STALE, (1, 1), sampling_params=params)
+    host, _ = lane.decode.read_decode_output(
+        lane.traced.decode_forward(**steady, **NOTHING, read_from_device=False), async_read=True
+    )
+    syncs = lane.mesh.counters.syncs
+    after = lane.traced.decode_forward(**steady, **NOTHING, read_from_device=False)
+    assert lane.mesh.counters.syncs == syncs
+    with pytest.raises(RuntimeError, match="not complete"):
+        host[0].to_numpy()
+    second, _ = lane.decode.read_decode_output(after, async_read=True)
+    raw = lane.traced.decode_forward(
+        **request_for((8, 9), (2, 2), sampling_params=params), **order, read_from_device=False
+    )
+    assert host[0].to_numpy().reshape(-1)[:2].tolist() == [2, 3]
+    assert tokens_of(lane.decode.process_decode_output_host(second, is_tokens=True)) == [4, 5]
+    assert tokens_of(lane.decode.process_decode_output_host(host, is_tokens=True)) == [2, 3]
+    assert tokens_of(lane.decode.process_decode_output_host(raw, is_tokens=True)) == [10, 11]
 
 
 def test_refused_orders_leave_no_trace(served, request_for, topk):
