@@ -10,7 +10,7 @@ import pytest
 
 import ttnn_twin
 from llm_runtime.decode import InvocationResult
-from support.tiny_decode_model import expected_logits
+from support.tiny_decode_model import TinyDecodeModel, decode_runtime, expected_logits
 
 
 def eager(runtime, call):
@@ -38,7 +38,7 @@ def test_a_raw_output_keeps_its_identity_and_is_released_after_the_read(mesh, ru
     assert live(mesh) == before
 
 
-@pytest.mark.covers("DEC-52", "O02")
+@pytest.mark.covers("DEC-52")
 def test_an_async_read_is_released_once_when_it_is_processed(mesh, runtime, request_for, greedy):
     before = live(mesh)
     raw = eager(runtime, request_for((3, 5), (2, 3), sampling_params=greedy(), reset_batch=True))
@@ -134,7 +134,6 @@ def test_reads_complete_in_any_order_with_their_own_values(deferred_lane, reques
         assert tokens.tolist() == expected[index]
 
 
-@pytest.mark.covers("O04", "O07")
 def test_a_replay_may_follow_a_submitted_read_but_not_an_unread_output(lane, request_for, greedy):
     call = request_for((1, 2), (0, 0), sampling_params=greedy())
     lane.capture(call)
@@ -148,6 +147,48 @@ def test_a_replay_may_follow_a_submitted_read_but_not_an_unread_output(lane, req
     assert tokens.tolist() == [2, 3]
     assert lane.decode.process_decode_output_host(host, is_tokens=True)[0].tolist() == [1, 2]
     assert raw[0].is_allocated()
+
+
+@pytest.mark.covers("O07")
+def test_a_read_is_queued_and_its_event_recorded_before_the_next_replay(lane, request_for, greedy, monkeypatch):
+    call = request_for((1, 2), (0, 0), sampling_params=greedy())
+    lane.capture(call)
+    order = []
+
+    def log(owner, name):
+        call = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **kwargs: (order.append(name), call(*args, **kwargs))[1])
+
+    log(ttnn_twin, "execute_trace")
+    log(ttnn_twin, "record_event")
+    log(ttnn_twin.Tensor, "cpu")
+    for step in range(2):
+        raw = lane.traced.decode_forward(
+            **request_for((1, 2), (step, step), sampling_params=greedy()),
+            reset_batch=step == 0,
+            read_from_device=False,
+        )
+        lane.decode.read_decode_output(raw, async_read=True)
+    assert order == ["execute_trace", "cpu", "record_event"] * 2
+    monkeypatch.undo()
+    lane.decode.drain_external_outputs()
+
+
+@pytest.mark.covers("O03", "D13")
+@pytest.mark.parametrize("path", ["logits", "argmax", "topk"])
+def test_a_lane_gets_its_own_rows_of_the_padded_vectors(mesh, request_for, greedy, topk, path):
+    runtime = decode_runtime(TinyDecodeModel(mesh, lane_capacity=5))
+    params = {"logits": None, "argmax": greedy(5), "topk": topk(5)}[path]
+    call = request_for(range(5), range(5), [[row] for row in range(5)], sampling_params=params, reset_batch=True)
+    sampled = params is not None
+    blocking, _ = runtime.consume(runtime.invoke(runtime.prepare(**call)))
+    host, _ = runtime.read_decode_output(eager(runtime, call), async_read=True)
+    late, _ = runtime.process_decode_output_host(host, is_tokens=sampled)
+    assert (blocking.shape, blocking.dtype) == (late.shape, late.dtype) == ((5,) if sampled else (5, 1, 64), late.dtype)
+    for rows in (blocking, late):
+        assert (rows if sampled else rows[:, 0].argmax(-1)).tolist() == [0, 2, 4, 6, 8]
+    with pytest.raises(ValueError, match="33"):
+        decode_runtime(TinyDecodeModel(mesh, lane_capacity=5), lane_capacity=33)
 
 
 def test_processing_on_another_thread_while_steps_go_on(lane, request_for, greedy):

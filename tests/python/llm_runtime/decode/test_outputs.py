@@ -22,7 +22,7 @@ def logits_of(value, *, lane=2, vocab=8, shape=(1, 1)):
     return normalise_logits(value, lane_capacity=lane, vocab_size=vocab, cluster_shape=shape)
 
 
-@pytest.mark.covers("DEC-31", "O03")
+@pytest.mark.covers("DEC-31")
 def test_logits_are_cut_to_lane_and_vocabulary():
     values = np.arange(1 * 1 * 32 * 16, dtype=np.float32).reshape(1, 1, 32, 16)
     result = logits_of(host(values, ttnn_twin.bfloat16))
@@ -56,7 +56,7 @@ def test_too_few_logits_are_refused(shape):
         logits_of(np.zeros(shape, np.float32))
 
 
-@pytest.mark.covers("DEC-50", "O03", "D13")
+@pytest.mark.covers("DEC-50")
 @pytest.mark.parametrize("shape", [(1, 1, 2, 1), (1, 1, 1, 2), (1, 1, 1, 32), (1, 1, 32, 1), (32,), (1, 32)])
 def test_tokens_of_every_layout_become_rows(shape):
     values = np.zeros(shape, np.uint32)

@@ -122,7 +122,7 @@ def test_the_policy_moves_greedy_rows_to_top_k(model, request_for, greedy, force
     assert runtime.prepare(**request_for(sampling_params=params)).sampling_path == path
 
 
-@pytest.mark.covers("DEC-33", "T26")
+@pytest.mark.covers("DEC-33")
 def test_signature_material_is_ordered(runtime, request_for, greedy):
     prepared = runtime.prepare(**request_for(sampling_params=greedy()))
     program = runtime.program_signature(prepared)
@@ -148,6 +148,7 @@ def test_signatures_ignore_what_is_refreshed(runtime, request_for, topk):
     assert runtime.trace_signature(first) is runtime.trace_signature(second)
 
 
+@pytest.mark.covers("T26")
 def test_a_layout_change_changes_the_signature(model, request_for):
     runtime = decode_runtime(model, page_table_layout=decode_layout(raw=16, decode=16))
     wide = runtime.program_signature(runtime.prepare(**request_for()))
@@ -176,7 +177,7 @@ def test_an_edit_in_place_is_seen(runtime, request_for):
     assert (rows_of(first)[0][0], rows_of(second)[0][0]) == (3, 9)
 
 
-@pytest.mark.covers("DEC-38", "T29")
+@pytest.mark.covers("DEC-38")
 def test_a_row_that_enters_its_next_block_gets_another_table(runtime, request_for):
     first = runtime.prepare(**request_for(positions=(0, 0), table=[[3, 4], [6, 7]]))
     second = runtime.prepare(**request_for(positions=(32, 0), table=[[3, 4], [6, 7]]))
@@ -184,7 +185,7 @@ def test_a_row_that_enters_its_next_block_gets_another_table(runtime, request_fo
     assert rows_of(second) == [[3, 4, 0, 0, 0, 0, 0, 0], [6, 0, 0, 0, 0, 0, 0, 0]]
 
 
-@pytest.mark.covers("DEC-41", "P11", "P28")
+@pytest.mark.covers("DEC-41", "P11")
 def test_a_position_beyond_the_capacity_is_refused(runtime, request_for, mesh):
     table = np.arange(16).reshape(2, 8)
     assert rows_of(runtime.prepare(**request_for(positions=(255, 0), table=table)))[0] == list(range(8))

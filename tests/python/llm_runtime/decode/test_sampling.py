@@ -66,7 +66,7 @@ def test_an_idle_slot_is_neutral_and_never_validated(two_row_runtime, request_fo
     assert sampling.slot_remap == (1, 0)
 
 
-@pytest.mark.covers("DEC-04", "D13")
+@pytest.mark.covers("DEC-04")
 def test_a_narrow_lane_fills_the_sampler_with_neutral_rows(mesh, request_for):
     runtime = decode_runtime(TinyDecodeModel(mesh, lane_capacity=1))
     params = SamplingParams(

@@ -84,7 +84,7 @@ def test_a_failing_compile_resets_the_streams_and_does_not_invalidate(streams):
     streams.step((0, 0), seed=[1, 2], reset_batch=True)
 
 
-@pytest.mark.covers("DEC-07", "D10")
+@pytest.mark.covers("DEC-07")
 def test_a_device_seed_does_not_depend_on_the_slot(mesh):
     first, second = Streams(mesh), Streams(mesh)
     in_slot_0 = first.step((41, -1), seed=[1234, None], table=np.ones((2, 2), np.int32), reset_batch=True)
@@ -177,7 +177,7 @@ def test_a_row_that_leaves_takes_its_stream_along(streams):
     assert buffer[1] == DEFAULTS[1]
 
 
-@pytest.mark.covers("DEC-55", "D10")
+@pytest.mark.covers("DEC-55")
 def test_a_remap_moves_the_whole_stream(streams):
     before = streams.step((5, -1), seed=[77, None], reset_batch=True)
     count = streams.state.token_counts[0]

@@ -6,17 +6,14 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from llm_runtime.decode import DecodePersistentInputs, DecodeRefreshPolicy
+from llm_runtime.decode import DecodeRefreshPolicy
 from llm_runtime.decode.trace import persistent_inputs_of
-from llm_runtime.errors import TraceCoverageError
 from llm_runtime.prefill.sampling_helpers import SamplingParams
 from llm_runtime.seed_manager import device_seed
-from llm_runtime.trace_compiler import RefreshDecision
 from support.tiny_decode_model import DecodeLane, TinyDecodeModel, decode_runtime, expected_logits
 
 STALE = (63, 63)
@@ -64,7 +61,7 @@ def test_an_argmax_plan_has_no_sampling_values(runtime, request_for, greedy):
     assert (persistent.kpt, persistent.kpt_signature) == (None, None)
 
 
-@pytest.mark.covers("DEC-14", "T05", "T30", "R03")
+@pytest.mark.covers("DEC-14", "T05", "R03")
 def test_a_trace_keeps_its_tensors_and_replays_the_current_request(lane, model, request_for, topk):
     call = request_for(sampling_params=topk(seed=[1, 2]))
     lane.capture(call)
@@ -187,6 +184,22 @@ def test_rows_that_end_are_idle_in_the_next_step(mesh, request_for, greedy):
     lane.close()
 
 
+@pytest.mark.covers("T29")
+def test_a_steady_row_enters_a_block_that_the_caller_adds(lane, mesh, request_for, greedy):
+    call = request_for((0, 0), (30, 0), [[5], [6]], sampling_params=greedy())
+    lane.capture(call)
+    tables = set()
+    for position in range(30, 35):
+        table = [[5, 6, 7], [8, 0, 0]] if position >= 32 else [[5], [8]]
+        step = request_for((0, 0), (position, position - 30), table, sampling_params=greedy())
+        lane.traced.decode_forward(**step, reset_batch=position == 30)
+        artifact = lane.traces.get(lane.traces.registered_coverage("decode")[0][0]).artifact
+        tables.add(persistent_inputs_of(artifact).device_inputs.page_table.buffer_id)
+    written = [(write.block, write.offset) for write in list(mesh.ledger.writes)[-10:]][::2]
+    assert written == [(5, 30), (5, 31), (6, 0), (6, 1), (6, 2)]
+    assert len(tables) == 1
+
+
 @pytest.mark.covers("O06")
 def test_a_staged_step_is_not_disturbed_by_the_next_one(deferred_lane, request_for):
     lane = deferred_lane
@@ -220,104 +233,6 @@ def test_replays_equal_eager_steps(lane, mesh, request_for, greedy, path):
         np.testing.assert_array_equal(got, want)
 
 
-def artifact_of(lane):
-    return lane.traces.get(lane.traces.registered_coverage("decode")[0][0]).artifact
-
-
-def test_a_replaced_seed_buffer_is_noticed(lane, model, request_for, topk):
-    call = request_for(sampling_params=topk())
-    lane.capture(call)
-    seeds = model.sampling.config.seeds
-    original, seeds.device = seeds.device, lane.model.rope_setup._rows
-    with pytest.raises(RuntimeError, match="seed buffer"):
-        lane.traced.decode_forward(**call, reset_batch=True)
-    seeds.device = original
-    with pytest.raises(RuntimeError, match="rebuild the executor"):
-        lane.decode.prepare(**call)
-
-
-@pytest.mark.parametrize("captured", ["topk", "argmax"])
-def test_a_step_of_another_path_is_refused_before_anything_moves(runtime, model, request_for, greedy, topk, captured):
-    own, other = (topk(), greedy()) if captured == "topk" else (greedy(), topk())
-    persistent = runtime.capture_plan(runtime.prepare(**request_for(sampling_params=own))).prepare_inputs()
-    prepared = runtime.prepare(**request_for(sampling_params=other, reset_batch=True))
-    updates = list(model.sampling.config.seeds.updates)
-    with pytest.raises(RuntimeError, match="sampling path changed"):
-        runtime.refresh_trace(persistent, prepared, RefreshDecision(True, False, ()))
-    assert model.sampling.config.seeds.updates == updates
-
-
-def test_persistent_inputs_are_found_in_every_wrapper(runtime, request_for, greedy):
-    persistent = runtime.capture_plan(runtime.prepare(**request_for(sampling_params=greedy()))).prepare_inputs()
-    fields = {
-        "device_inputs": persistent.device_inputs.values(),
-        "kpt": None,
-        "kpt_signature": None,
-        "seed_buffer": persistent.seed_buffer,
-    }
-    wrapper = SimpleNamespace(values=persistent)
-    assert persistent_inputs_of(persistent) is persistent
-    assert persistent_inputs_of(wrapper) is persistent
-    assert persistent_inputs_of(SimpleNamespace(persistent_inputs=wrapper)) is persistent
-    found = persistent_inputs_of(SimpleNamespace(values=fields))
-    assert isinstance(found, DecodePersistentInputs)
-    assert found.device_inputs.tokens is persistent.device_inputs.tokens
-    for bad in (fields, SimpleNamespace(values={"kpt": None}), SimpleNamespace(values=3), None):
-        with pytest.raises(TypeError):
-            persistent_inputs_of(bad)
-    with pytest.raises(TypeError, match="four tensors"):
-        persistent_inputs_of(SimpleNamespace(values={**fields, "device_inputs": (1, 2)}))
-
-
-def test_a_miss_costs_nothing_and_leaves_the_runtime_usable(lane, request_for, greedy, topk):
-    lane.capture(request_for(sampling_params=greedy()))
-    calls = lane.mesh.counters.calls.copy()
-    with pytest.raises(TraceCoverageError):
-        lane.traced.decode_forward(**request_for(sampling_params=topk()), reset_batch=True)
-    assert lane.mesh.counters.calls == calls
-    tokens = lane.traced.decode_forward(**request_for((3, 5), (2, 2), sampling_params=greedy()), reset_batch=True)
-    assert tokens_of(tokens) == [5, 7]
-
-
-@pytest.mark.parametrize("token", [-3, 1 << 33])
-def test_a_bad_token_is_refused_before_a_trace_is_touched(lane, request_for, greedy, token):
-    call = request_for(sampling_params=greedy())
-    lane.capture(call)
-    updates = lane.mesh.counters.calls.copy()
-    with pytest.raises(ValueError, match=str(token)):
-        lane.traced.decode_forward(**request_for((1, token), sampling_params=greedy()), reset_batch=True)
-    assert lane.mesh.counters.calls == updates
-    assert tokens_of(lane.traced.decode_forward(**call, reset_batch=True)) == [1, 2]
-
-
-@pytest.mark.parametrize("op", ["copy_host_to_device_tensor", "execute_trace"])
-def test_a_replay_that_fails_after_its_refresh_began_ends_the_runtime(lane, request_for, greedy, op):
-    call = request_for(sampling_params=greedy())
-    lane.capture(call)
-    lane.traced.decode_forward(**call, reset_batch=True)
-    lane.mesh.faults.fail(op)
-    with pytest.raises(RuntimeError, match=f"injected fault: {op}"):
-        lane.traced.decode_forward(**call, reset_batch=True)
-    for refused in (lambda: lane.decode.prepare(**call), lane.decode.ensure_trace_safe):
-        with pytest.raises(RuntimeError, match="rebuild the executor"):
-            refused()
-    lane.decode.cleanup_transients()
-
-
-@pytest.mark.parametrize("at", [1, 4, 6, 7])
-def test_a_failing_capture_leaves_no_tensor_and_can_be_repeated(lane, request_for, topk, at):
-    call = request_for(sampling_params=topk())
-    lane.traced.compile_decode(**call)
-    before = sorted(tensor.name for tensor in lane.mesh.live_tensors())
-    lane.mesh.faults.fail("to_device", at=at)
-    with pytest.raises(RuntimeError, match="injected fault"):
-        lane.traces.capture_all()
-    assert sorted(tensor.name for tensor in lane.mesh.live_tensors()) == before
-    lane.traces.capture_all()
-    assert tokens_of(lane.traced.decode_forward(**call, reset_batch=True)) == [1, 2]
-
-
-@pytest.mark.covers("T02", "T04")
 def test_decode_variants_compile_before_the_first_capture(lane, request_for, greedy, topk):
     calls = [request_for(), request_for(sampling_params=greedy()), request_for(sampling_params=topk())]
     compiles = []

@@ -164,7 +164,6 @@ def test_types_are_checked_first(lane):
             resolve(lane, **{name: SimpleNamespace()})
 
 
-@pytest.mark.covers("P30")
 @pytest.mark.parametrize("mode", ["decode_only", "all"])
 def test_with_tracing_every_servable_bucket_must_be_warmed(new_lane, mode):
     lane = new_lane(chunk=2048, lengths=(128, 1024, 2048))

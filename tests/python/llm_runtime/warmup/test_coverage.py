@@ -46,7 +46,7 @@ def served_signatures(lane, *, longest):
     return found
 
 
-@pytest.mark.covers("W04", "WRM-41", "W02", "P07", "T23")
+@pytest.mark.covers("W04", "WRM-41", "W02")
 @pytest.mark.parametrize(
     ("raw", "chunk", "lengths"),
     [(16, 128, (128,)), (12, 256, (128,)), (8, 256, (128,)), (12, 512, (128, 1024))],
@@ -64,7 +64,7 @@ def test_the_planner_makes_no_signature_that_was_not_warmed(new_lane, raw, chunk
     assert missing == {}
 
 
-@pytest.mark.covers("W01", "T23", "W06")
+@pytest.mark.covers("W01", "T23")
 def test_serving_compiles_and_captures_nothing(new_lane, mesh):
     lane = new_lane(raw=16, chunk=128, lengths=(128,))
     warm(lane)
@@ -118,7 +118,7 @@ def test_registered_coverage_is_no_permission_before_the_barrier(new_lane, mesh)
     assert len(mesh.ledger.writes) == writes
 
 
-@pytest.mark.covers("W02", "T02")
+@pytest.mark.covers("W02")
 def test_the_manifest_lists_what_was_warmed(new_lane):
     lane = new_lane(raw=8, lengths=(128,), lane_capacity=4)
     warm(lane)

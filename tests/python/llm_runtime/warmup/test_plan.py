@@ -76,7 +76,7 @@ def test_decode_paths(sampling, argmax, top_k, paths):
     assert {(case.batch_size, case.sequence_length) for case in plan.decode} == {(4, None)}
 
 
-@pytest.mark.covers("WRM-26", "W02", "T25", "P36")
+@pytest.mark.covers("WRM-26", "W02", "T25")
 def test_waves_stop_at_the_lane_and_at_what_the_planner_forms():
     plan = build_plan(
         inputs(
@@ -117,7 +117,7 @@ def test_sampled_waves_need_batched_extraction():
     }
 
 
-@pytest.mark.covers("T20", "P30")
+@pytest.mark.covers("T20")
 def test_gaps_name_the_waves_that_the_configuration_leaves_out():
     limited = inputs(warmup=WarmupConfig(prefill_batch_sizes=(1,)), lengths=(128, 1024))
     gaps = wave_gaps(limited, device_sampling=False)
@@ -141,6 +141,16 @@ def test_cached_coverage_follows_the_longest_uncached_rest(raw, lengths, cached)
     plan = build_plan(inputs(layout=layout_of(raw, chunk=2048), lengths=lengths), device_sampling=False)
     assert [case.sequence_length for case in plan.prefill if case.cached_tokens] == cached
     assert {case.cached_tokens for case in plan.prefill} <= {0, 32}
+
+
+@pytest.mark.covers("W03")
+@pytest.mark.parametrize("raw", [128, 64], ids=["two chunks", "one chunk"])
+def test_the_chunk_bucket_is_warmed_from_zero_and_behind_a_prefix(raw):
+    # Any block-aligned prefix may be cached, so the second case needs the later start as well.
+    plan = build_plan(
+        inputs(layout=layout_of(raw, chunk=2048), lengths=(128, 1024, 2048), lane_batch_size=1), device_sampling=False
+    )
+    assert [case for case in prefill_of(plan) if case[1] == 2048] == [(1, 2048, "logits", 0), (1, 2048, "logits", 32)]
 
 
 def test_a_coarser_start_alignment_sets_the_cached_start():
@@ -194,7 +204,6 @@ def test_missing_buckets(lengths, cap, longest, missing):
     assert missing_buckets(lengths, max_chunk_size=cap, longest=longest) == missing
 
 
-@pytest.mark.covers("W03")
 @pytest.mark.parametrize(
     ("lengths", "cap", "longest", "extra"),
     [
