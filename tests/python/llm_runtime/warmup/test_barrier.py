@@ -24,7 +24,7 @@ def test_sampling_buffers_come_first_and_captures_last(new_lane, order):
     assert lane.log.index(("capture",)) > compiles[-1]
     assert lane.captures() == 1
     assert lane.coordinator.trace_activated
-    with pytest.raises(RuntimeError, match="active"):
+    with pytest.raises(RuntimeError, match="after trace activation"):
         lane.eager.compile_decode(
             tokens=np.ones(4, np.int64),
             start_pos=np.zeros(4, np.int64),
