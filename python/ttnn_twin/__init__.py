@@ -25,6 +25,7 @@ from .dtypes import (
     uint32,
 )
 from .events import MeshEvent, event_synchronize, record_event, synchronize_device
+from .files import dump_tensor, load_tensor
 from .ledger import CacheWrite, Ledger
 from .memory import (
     DRAM_MEMORY_CONFIG,
@@ -107,6 +108,7 @@ __all__ = [
     "copy_host_to_device_tensor",
     "create_sharded_memory_config",
     "deallocate",
+    "dump_tensor",
     "end_trace_capture",
     "event_synchronize",
     "execute_trace",
@@ -115,6 +117,7 @@ __all__ = [
     "full",
     "get_device_tensors",
     "int32",
+    "load_tensor",
     "num_cores_to_corerangeset",
     "ones",
     "open_mesh_device",

@@ -7,6 +7,7 @@ Implements the tensor-model contract of chapter 40, section B.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from llm_models.checkpoints import LlamaCheckpoint
@@ -62,13 +63,14 @@ class LlamaModel:
         dtype: Any = None,
         kv_cache_dtype: Any = None,
         progress: Progress | None = None,
+        cache_path: Path | None = None,
     ) -> LlamaModel:
         """Upload the weights and build the model.
 
         `max_batch_size` is the lane capacity (1 to 32), `max_seq_len` the context in tokens; `n_layers` may cut the
         model short; `dtype` is that of the matrices and `kv_cache_dtype` that of the cache (bfloat16 unless given).
-        `progress(done, total)` follows the uploads. `ValueError` for sizes that do not fit the checkpoint or the
-        device, before anything is uploaded; a later failure frees what was.
+        `progress(done, total)` follows the uploads; `cache_path` is a folder for converted weights. `ValueError` for
+        sizes that do not fit the checkpoint or the device, before anything is uploaded; a later failure frees what was.
         """
         bfloat16 = namespace_of(mesh_device).bfloat16
         sizes = ModelSizes(
@@ -81,7 +83,8 @@ class LlamaModel:
             kv_cache_dtype=bfloat16 if kv_cache_dtype is None else kv_cache_dtype,
         )
         config = model_config(checkpoint.config, mesh_device, sizes)
-        return cls(config, build_parts(checkpoint, config, dtype=sizes.dtype, progress=progress))
+        parts = build_parts(checkpoint, config, dtype=sizes.dtype, progress=progress, cache_path=cache_path)
+        return cls(config, parts)
 
     @property
     def supports_on_device_sampling(self) -> bool:

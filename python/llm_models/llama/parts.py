@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from llm_models.checkpoints import LlamaCheckpoint
@@ -21,6 +22,7 @@ from llm_models.llama.model_config import (
 )
 from llm_models.llama.rope import RopeConfig, RopeSetup, rope_table_len
 from llm_models.llama.sampling import Sampling1D, Sampling1DConfig
+from llm_models.llama.weight_cache import WeightCache
 from llm_models.llama.weights import DeviceWeights, Progress
 from llm_runtime.device import namespace_of
 from llm_runtime.tensor_resources import attach_cleanup_failures
@@ -116,10 +118,19 @@ def build_parts(
     *,
     dtype: Any,
     progress: Progress | None = None,
+    cache_path: Path | None = None,
 ) -> ModelParts:
-    """Upload the weights and make the modules; a failure frees what was uploaded, its own failures attached."""
+    """Upload the weights and make the modules; a failure frees what was uploaded, its own failures attached.
+
+    Converted weights are kept in, and taken from, files below `cache_path`.
+    """
     total = WEIGHTS_OUTSIDE_LAYERS + WEIGHTS_PER_LAYER * config.n_layers
-    weights = DeviceWeights(checkpoint, config.mesh_device, dtype=dtype, total=total, progress=progress)
+    cache = None
+    if cache_path is not None:
+        cache = WeightCache(cache_path, checkpoint, namespace_of(config.mesh_device))
+    weights = DeviceWeights(
+        checkpoint, config.mesh_device, dtype=dtype, total=total, progress=progress, cache=cache
+    )
     try:
         return _build(checkpoint.config, config, weights)
     except BaseException as primary:
