@@ -51,10 +51,10 @@ MODELS = {
 _RANDOM = np.random.default_rng(0).standard_normal(1 << 16).astype(np.float32) * np.float32(0.02)
 
 
-def random_checkpoint(config: LlamaConfig) -> LlamaCheckpoint:
-    """Weights that repeat one small random block: a large vocabulary costs no time."""
+def random_checkpoint(config: LlamaConfig, path: Path) -> LlamaCheckpoint:
+    """Weights that repeat one small random block: a large vocabulary costs no time. `path` is a file, see caches."""
     return LlamaCheckpoint(
-        path=Path("random"),
+        path=path,
         config=config,
         tokenizer=BpeVocabulary(tokens=(), merges=(), control_ids=(), pre_tokenizer="gpt-2"),
         chat_template=None,

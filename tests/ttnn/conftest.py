@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 
 import pytest
 
@@ -20,7 +21,9 @@ TRACE_REGION_BYTES = 50_000_000
 @pytest.fixture(scope="session")
 def ttnn():
     """The real module, on the mock."""
-    module = pytest.importorskip("ttnn", reason="ttnn is not installed; scripts/test-ttnn makes an environment")
+    # The extension, because this folder on the path would pass for the package.
+    pytest.importorskip("ttnn._ttnn", reason="ttnn is not installed; scripts/test-ttnn makes an environment")
+    module = sys.modules["ttnn"]
     if not os.environ.get("TT_METAL_MOCK_CLUSTER_DESC_PATH"):
         pytest.skip("no mock device: run scripts/test-ttnn")
     return module
@@ -46,9 +49,20 @@ def two_meshes(ttnn):
 
 
 @pytest.fixture(scope="session")
-def checkpoints():
+def checkpoints(tmp_path_factory):
     """Random weights by model name."""
-    return {name: random_checkpoint(config) for name, config in MODELS.items()}
+    folder = tmp_path_factory.mktemp("checkpoints")
+    made = {}
+    for name, config in MODELS.items():
+        (folder / name).write_text("random weights need no bytes")
+        made[name] = random_checkpoint(config, folder / name)
+    return made
+
+
+@pytest.fixture(scope="session")
+def weight_cache(tmp_path_factory):
+    """A folder for converted weights: each model is converted once, however many lanes load it."""
+    return tmp_path_factory.mktemp("weights")
 
 
 @pytest.fixture(scope="session")

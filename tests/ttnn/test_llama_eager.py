@@ -29,11 +29,13 @@ one_row, many_rows = rows_of(1), rows_of(32)
 
 
 @pytest.fixture(scope="module", params=LANES, ids=lane_id)
-def lane(request, ttnn, mesh, checkpoints, allocated):
+def lane(request, mesh, checkpoints, weight_cache, allocated):
     """One model with a number of rows; closing it leaves nothing on the device."""
     name, batch = request.param
     before = allocated(mesh)
-    lane = open_lane(mesh, checkpoints[name], batch=batch, max_seq_len=4096 if batch == 1 else 512)
+    lane = open_lane(
+        mesh, checkpoints[name], batch=batch, max_seq_len=4096 if batch == 1 else 512, cache_path=weight_cache
+    )
     yield lane
     lane.close()
     assert allocated(mesh) == before
