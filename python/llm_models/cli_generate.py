@@ -176,6 +176,7 @@ def lane_options(
         max_prefill_chunk_size=options.chunk,
         trace_mode=options.trace.value,
         device_sampling=options.device_sampling,
+        device_stochastic_sampling=options.temperature > 0,
     )
 
 

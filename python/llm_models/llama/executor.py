@@ -22,7 +22,8 @@ Progress = Callable[[int, int], None]
 class LlamaOptions:
     """Capacity and policy of one lane. Lengths and `block_size` are in tokens.
 
-    `num_blocks` defaults to what `max_batch_size` sequences of `max_seq_len` tokens need.
+    `num_blocks` defaults to what `max_batch_size` sequences of `max_seq_len` tokens need. With
+    `device_stochastic_sampling` decode also covers top-k programs, and greedy rows then share them.
     """
 
     max_batch_size: int
@@ -31,6 +32,7 @@ class LlamaOptions:
     max_prefill_chunk_size: int = 2048
     trace_mode: TraceMode = "all"
     device_sampling: bool = True
+    device_stochastic_sampling: bool = True
     num_blocks: int | None = None
 
 
@@ -66,7 +68,9 @@ class Llama:
         )
         config = ModelExecutorConfig(
             trace=TraceConfig(options.trace_mode),
-            warmup=WarmupConfig(),
+            warmup=WarmupConfig(
+                include_decode_top_k=options.device_sampling and options.device_stochastic_sampling
+            ),
             paged_kv_cache=PagedKVCacheConfig(
                 block_size=options.block_size,
                 max_num_blocks=num_blocks,
