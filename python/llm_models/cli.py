@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 
 from llm_models.cli_generate import Execution, GenerateOptions, TraceChoice, run_generate
+
+# typer may carry a click of its own, so its error types are reached through typer.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -78,9 +80,9 @@ def main() -> None:
     """Entry point: a user's mistake is one line on stderr and exit code 2."""
     try:
         app(standalone_mode=False)
-    except click.ClickException as error:
-        fail(error.format_message())
-    except click.Abort:
+    except _UsageError as error:
+        fail(error.format_message())  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except (ValueError, OSError) as error:
         fail(str(error))

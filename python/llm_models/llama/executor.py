@@ -13,6 +13,7 @@ from llm_models.llama.model import LlamaModel
 from llm_models.llama.runtime_config import LlamaRuntimeConfig
 from llm_runtime.config import PagedKVCacheConfig, TraceConfig, TraceMode, WarmupConfig, fit_paged_kv_num_blocks
 from llm_runtime.device import namespace_of
+from llm_runtime.prefill.config_checks import check_alignment
 from llm_runtime.tensor_resources import attach_cleanup_failures
 
 Progress = Callable[[int, int], None]
@@ -34,6 +35,15 @@ class LlamaOptions:
     device_sampling: bool = True
     device_stochastic_sampling: bool = True
     num_blocks: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that cannot be planned with, before any weight is read."""
+        check_alignment(self.block_size, self.runtime_config.max_prefill_chunk_size, self.block_size)
+
+    @property
+    def runtime_config(self) -> LlamaRuntimeConfig:
+        """The family's prefill policy for these options."""
+        return LlamaRuntimeConfig(max_prefill_chunk_size=self.max_prefill_chunk_size, max_seq_len=self.max_seq_len)
 
 
 class Llama:
@@ -63,9 +73,6 @@ class Llama:
             max_seq_len=options.max_seq_len,
             block_size=options.block_size,
         )
-        runtime_config = LlamaRuntimeConfig(
-            max_prefill_chunk_size=options.max_prefill_chunk_size, max_seq_len=options.max_seq_len
-        )
         config = ModelExecutorConfig(
             trace=TraceConfig(options.trace_mode),
             warmup=WarmupConfig(
@@ -90,7 +97,7 @@ class Llama:
         )
         executor = None
         try:
-            executor = ModelExecutor(model, runtime_config, config)
+            executor = ModelExecutor(model, options.runtime_config, config)
             return cls(model, executor, executor.allocate_kv_cache())
         except BaseException as primary:
             attach_cleanup_failures(primary, _release(executor, model))
