@@ -19,7 +19,7 @@ from llm_runtime.lane_group.naming import naming_lane
 from llm_runtime.lane_group.preflight import Run, preflight_call
 from llm_runtime.lane_group.reads import host_values_and_events
 from llm_runtime.lane_group.routing import batch_array, per_lane, require_rows
-from llm_runtime.lane_group.sampling import refuse_log_probs, require_sampling_fields, select_sampling
+from llm_runtime.lane_group.sampling import RowSampling
 from llm_runtime.lane_group.state import slice_history, split_slot_remap
 
 Fields = dict[str, Any]
@@ -179,9 +179,9 @@ class LaneGroupDecode(LaneGroupMembers):
         views = {name: batch_array(value, name=name) for name, value in arrays.items()}
         for name, view in views.items():
             require_rows(view, total, name=name, of=f"the group of {self.tt_data_parallel} lanes")
-        if sampling_params is not None:
-            require_sampling_fields(sampling_params, row_count=total)
-            refuse_log_probs(sampling_params, np.flatnonzero(views["start_pos"] >= 0).tolist(), label="slot")
+        sampling = None if sampling_params is None else RowSampling(sampling_params, row_count=total)
+        if sampling is not None:
+            sampling.refuse_log_probs(lambda: np.flatnonzero(views["start_pos"] >= 0).tolist(), label="slot")
         remaps = split_slot_remap(
             slot_remap, lane_count=self.tt_data_parallel, lane_capacity=self.per_lane_max_batch_size
         )
@@ -196,7 +196,7 @@ class LaneGroupDecode(LaneGroupMembers):
                 "tokens": like(views["tokens"][rows]),
                 "start_pos": views["start_pos"][rows],
                 "page_table": views["page_table"][rows],
-                "sampling_params": None if sampling_params is None else select_sampling(sampling_params, rows),
+                "sampling_params": None if sampling is None else sampling.select(rows),
                 "kv_cache": caches[lane],
                 **common,
             }

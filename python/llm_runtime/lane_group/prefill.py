@@ -23,7 +23,7 @@ from llm_runtime.lane_group.routing import (
     route_rows,
     row_values,
 )
-from llm_runtime.lane_group.sampling import refuse_log_probs, require_sampling_fields, select_sampling
+from llm_runtime.lane_group.sampling import RowSampling
 from llm_runtime.lane_group.state import place_history, split_slot_remap
 
 
@@ -156,9 +156,9 @@ class LaneGroupPrefill(LaneGroupMembers):
         require_rows(table, count, name="page_table", of="tokens")
         prompt_lens = row_values(prompt_lens, count, name="prompt_lens")
         start_pos = row_values(start_pos, count, name="start_pos")
-        if sampling_params is not None:
-            require_sampling_fields(sampling_params, row_count=count)
-            refuse_log_probs(sampling_params, range(count), label="row")
+        sampling = None if sampling_params is None else RowSampling(sampling_params, row_count=count)
+        if sampling is not None:
+            sampling.refuse_log_probs(lambda: range(count), label="row")
         caches = per_lane(kv_cache, lanes, name="kv_cache")
         targets = per_lane(execution, lanes, name="execution")
         remaps = split_slot_remap(slot_remap, lane_count=lanes, lane_capacity=capacity)
@@ -172,7 +172,7 @@ class LaneGroupPrefill(LaneGroupMembers):
                 "prompt_lens": _taken(part, prompt_lens),
                 "start_pos": _taken(part, start_pos),
                 "empty_slots": part.slots,
-                "sampling_params": None if sampling_params is None else select_sampling(sampling_params, part.rows),
+                "sampling_params": None if sampling is None else sampling.select(part.rows),
                 "kv_cache": caches[part.lane],
             }
             for name, history in histories.items():
