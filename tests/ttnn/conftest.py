@@ -18,6 +18,12 @@ from support.ttnn_lane import MODELS, random_checkpoint
 TRACE_REGION_BYTES = 50_000_000
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--write-conformance", action="store_true", help="replace the conformance table of docs/twin.md"
+    )
+
+
 @pytest.fixture(scope="session")
 def ttnn():
     """The real module, on the mock."""
