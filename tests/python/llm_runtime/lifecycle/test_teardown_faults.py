@@ -94,7 +94,7 @@ def test_opening(execution):
 
     calls = calls_of(mesh, lambda: Llama.open(one_layer(), mesh, OPTIONS))
     gc.collect()
-    assert calls["zeros"] == 2
+    assert calls["to_device"] > 10, "weights, tables, K and V"
     sweep = Sweep()
     for op, at in points(calls):
         with sweep.at(mesh, op, at) as error:
