@@ -21,7 +21,6 @@ using namespace nb::literals;
 using prefill::PrefillBatch;
 using prefill::PrefillLimits;
 using prefill::PrefillRequest;
-using prefill::SamplingIdentity;
 
 namespace {
 
@@ -56,20 +55,24 @@ nb::object plan_prefill(const ArrayIn& tokens, const ArrayIn& page_table,
                         bool supports_batched_prefill, bool disable_batched_prefill,
                         std::int64_t max_prefill_batch_size, Width max_actual_page_table_width,
                         Width canonical_page_table_width, std::int64_t start_alignment) {
-  const PrefillBatch batch{.tokens = int_array(tokens, "tokens"),
-                           .page_table = int_array(page_table, "page_table"),
-                           .prompt_lens = int_array(prompt_lens, "prompt_lens"),
-                           .start_pos = int_array(start_pos, "start_pos"),
-                           .empty_slots = empty_slots};
-  const PrefillLimits limits{.block_size = block_size,
-                             .max_batch_size = max_batch_size,
-                             .max_prefill_chunk_size = max_prefill_chunk_size,
-                             .supports_batched_prefill = supports_batched_prefill,
-                             .disable_batched_prefill = disable_batched_prefill,
-                             .max_prefill_batch_size = max_prefill_batch_size,
-                             .max_actual_page_table_width = max_actual_page_table_width,
-                             .canonical_page_table_width = canonical_page_table_width,
-                             .start_alignment = start_alignment};
+  const PrefillBatch batch{
+      .tokens = int_array(tokens, "tokens"),
+      .page_table = int_array(page_table, "page_table"),
+      .prompt_lens = int_array(prompt_lens, "prompt_lens"),
+      .start_pos = int_array(start_pos, "start_pos"),
+      .empty_slots = empty_slots,
+  };
+  const PrefillLimits limits{
+      .block_size = block_size,
+      .max_batch_size = max_batch_size,
+      .max_prefill_chunk_size = max_prefill_chunk_size,
+      .supports_batched_prefill = supports_batched_prefill,
+      .disable_batched_prefill = disable_batched_prefill,
+      .max_prefill_batch_size = max_prefill_batch_size,
+      .max_actual_page_table_width = max_actual_page_table_width,
+      .canonical_page_table_width = canonical_page_table_width,
+      .start_alignment = start_alignment,
+  };
   return tuple_of(plan(batch, limits), [](PrefillRequest&& request) {
     return RequestObject{.request = std::move(request)};
   });
@@ -82,9 +85,12 @@ void bind_planner(nb::module_& m) {
         "disable_batched_prefill"_a, "max_prefill_batch_size"_a,
         "max_actual_page_table_width"_a.none(), "canonical_page_table_width"_a.none(),
         "start_alignment"_a,
-        nb::sig("def plan_prefill(*, tokens: IntArray, page_table: IntArray, "
-                "prompt_lens: IntArray | None, empty_slots: Sequence[int] | None, "
-                "start_pos: IntArray | None, block_size: int, max_batch_size: int, "
+        nb::sig("def plan_prefill(*, tokens: numpy.typing.NDArray[numpy.int32 | numpy.int64], "
+                "page_table: numpy.typing.NDArray[numpy.int32 | numpy.int64], "
+                "prompt_lens: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, "
+                "empty_slots: collections.abc.Sequence[int] | None, "
+                "start_pos: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, block_size: "
+                "int, max_batch_size: int, "
                 "max_prefill_chunk_size: int, supports_batched_prefill: bool, "
                 "disable_batched_prefill: bool, max_prefill_batch_size: int, "
                 "max_actual_page_table_width: int | None, "
@@ -120,8 +126,10 @@ void bind_signature_builders(nb::module_& m) {
       [](const RequestObject& request, std::string_view path, bool static_q128_topk_supported,
          bool penalties, bool logprobs) {
         return tuple_of(
-            prefill::build_program_signatures(request.request, {path, penalties, logprobs},
-                                              static_q128_topk_supported),
+            prefill::build_program_signatures(
+                request.request,
+                {.path = path, .penalties_enabled = penalties, .logprobs_enabled = logprobs},
+                static_q128_topk_supported),
             [](auto&& signature) { return std::forward<decltype(signature)>(signature); });
       },
       "request"_a, "sampling_path"_a, nb::kw_only(), "static_q128_topk_supported"_a,
@@ -135,7 +143,9 @@ void bind_signature_builders(nb::module_& m) {
       [](const RequestObject& request, bool trace_enabled, std::string_view path, bool penalties,
          bool logprobs) -> std::optional<signature::PrefillTraceSignature> {
         if (!trace_enabled) return std::nullopt;
-        return prefill::build_trace_signature(request.request, {path, penalties, logprobs});
+        return prefill::build_trace_signature(
+            request.request,
+            {.path = path, .penalties_enabled = penalties, .logprobs_enabled = logprobs});
       },
       "request"_a, nb::kw_only(), "trace_enabled"_a, "sampling_path"_a = "logits",
       "penalties_enabled"_a = false, "logprobs_enabled"_a = false,

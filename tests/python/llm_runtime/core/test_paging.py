@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from llm_runtime._core import PageTableLayout, fit_paged_kv_num_blocks
 
@@ -143,6 +143,7 @@ def test_fit_coerces_like_int() -> None:
 counts = st.integers(1, 4096)
 
 
+@settings(deadline=None)
 @given(counts, st.integers(1, 2**20), counts, counts)
 def test_layout_laws(block: int, length: int, blocks: int, chunk: int) -> None:
     fitted = fit_paged_kv_num_blocks(blocks, max_seq_len=length, block_size=block)

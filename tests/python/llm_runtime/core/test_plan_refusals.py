@@ -255,3 +255,10 @@ def test_exactly_the_final_chunk_holds_the_last_token(flags: tuple[bool, bool], 
     )
     with pytest.raises(ValueError, match=text):
         request(chunks=chunks)
+
+
+def test_parts_of_another_kind_are_a_type_error() -> None:
+    with pytest.raises(TypeError, match="PrefillChunk"):
+        request(chunks=(3,))
+    with pytest.raises(TypeError, match="start of token_slice"):
+        core.PrefillChunk(**{**CHUNK, "token_slice": slice("a", 128)})
