@@ -41,12 +41,13 @@ struct PlanCall {
       std::iota(table.begin() + static_cast<std::ptrdiff_t>(row * columns),
                 table.begin() + static_cast<std::ptrdiff_t>((row + 1) * columns),
                 static_cast<std::int32_t>(1000 * (row + 1)));
-    PrefillBatch batch{.tokens = IntArray::matrix(tokens.data(), rows, width),
-                       .page_table = IntArray::matrix(table.data(), rows, columns),
-                       .prompt_lens = IntArray::vector(lengths.data(), rows),
-                       .start_pos = std::nullopt,
-                       .empty_slots = std::nullopt};
-    if (!starts.empty()) batch.start_pos = IntArray::vector(starts.data(), starts.size());
+    PrefillBatch batch{
+        .tokens = IntArray::matrix(std::span<const std::int64_t>(tokens), rows, width),
+        .page_table = IntArray::matrix(std::span<const std::int32_t>(table), rows, columns),
+        .prompt_lens = IntArray::vector(std::span(lengths)),
+        .start_pos = std::nullopt,
+        .empty_slots = std::nullopt};
+    if (!starts.empty()) batch.start_pos = IntArray::vector(std::span(starts));
     if (slots) batch.empty_slots = std::span<const std::int64_t>(*slots);
     return plan_prefill(batch, limits);
   }
