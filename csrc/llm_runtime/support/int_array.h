@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "llm_runtime/support/errors.h"
@@ -51,6 +52,21 @@ class IntArray {
       return static_cast<std::size_t>(std::find_if(begin, begin + count, is_bad) - begin);
     };
     return wide_ != nullptr ? search(wide_ + offset) : search(narrow_ + offset);
+  }
+
+  /// Whether a row starts with `entries`. The caller has checked that the row is long enough.
+  bool row_starts_with(std::size_t row, std::span<const std::int32_t> entries) const {
+    const auto offset = offset_of(row, 0);
+    if (narrow_ != nullptr)
+      return entries.empty() ||
+             std::memcmp(narrow_ + offset, entries.data(), entries.size_bytes()) == 0;
+    std::uint64_t differences = 0;  // no early exit: the loop vectorises, and rows are mostly equal
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const std::int64_t entry = entries[i];
+      differences |= static_cast<std::uint64_t>(wide_[offset + static_cast<std::ptrdiff_t>(i)]) ^
+                     static_cast<std::uint64_t>(entry);
+    }
+    return differences == 0;
   }
 
   /// Copies `out.size()` entries of a row, from `first` on. 64-bit entries are cut to the width of

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model layer above `llm_runtime`: model executor, Llama family, checkpoints, text generation, command line."""

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `llm-runtime` command line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llm_models.cli_generate import Execution, GenerateOptions, TraceChoice, run_generate
+
+# typer may carry a click of its own, so its error types are reached through typer.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def llm_runtime() -> None:
+    """Language models on Tenstorrent devices, or on their CPU twin."""
+
+
+@app.command()
+def generate(
+    prompts: Annotated[list[str] | None, typer.Argument(help="Prompts to answer.", metavar="PROMPT...")] = None,
+    model: Annotated[
+        str, typer.Option(help="smollm2, a GGUF file, or a Hugging Face folder with safetensors (Llama).")
+    ] = "smollm2",
+    max_new_tokens: Annotated[int, typer.Option(help="Most new tokens a prompt.")] = 128,
+    trace: Annotated[TraceChoice, typer.Option(help="Which operations run through captured traces.")] = TraceChoice.ALL,
+    max_batch_size: Annotated[
+        int | None, typer.Option(help="Rows of the lane, 1 to 32. Default: one a prompt, at most 8.")
+    ] = None,
+    block_size: Annotated[int, typer.Option(help="Tokens a KV block.")] = 32,
+    max_seq_len: Annotated[
+        int | None, typer.Option(help="Context in tokens. Default: what the longest prompt and its answer need.")
+    ] = None,
+    chunk: Annotated[int, typer.Option(help="Longest prefill in one piece, in tokens.")] = 2048,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Sample among that many tokens.")] = 32,
+    top_p: Annotated[float, typer.Option(help="Sample among the smallest set of this probability.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Makes sampled text repeatable.")] = None,
+    device_sampling: Annotated[
+        bool, typer.Option("--device-sampling/--host-sampling", help="Where tokens are sampled.")
+    ] = True,
+    execution: Annotated[
+        Execution, typer.Option(help="When the twin runs enqueued work: at once, or at the next wait.")
+    ] = Execution.IMMEDIATE,
+    raw: Annotated[bool, typer.Option("--raw", help="Feed prompts as they are, without the chat template.")] = False,
+    prompt_file: Annotated[Path | None, typer.Option(help="A file with one prompt a line.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Answer prompts with a small model on the CPU twin."""
+    run_generate(
+        GenerateOptions(
+            prompts=tuple(prompts or ()),
+            prompt_file=prompt_file,
+            model=model,
+            max_new_tokens=max_new_tokens,
+            trace=trace,
+            max_batch_size=max_batch_size,
+            block_size=block_size,
+            max_seq_len=max_seq_len,
+            chunk=chunk,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            device_sampling=device_sampling,
+            execution=execution,
+            raw=raw,
+            json=json,
+        )
+    )
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one line on stderr and exit code 2."""
+    try:
+        app(standalone_mode=False)
+    except _UsageError as error:
+        fail(error.format_message())  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
+    except (ValueError, OSError) as error:
+        fail(str(error))
+
+
+def fail(message: str) -> None:
+    """Print one line and leave with code 2."""
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(2)

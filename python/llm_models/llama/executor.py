@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a checkpoint to a serving-ready Llama on one mesh: model, executor, KV cache, warmup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from llm_models.checkpoints import LlamaCheckpoint
+from llm_models.executor import ModelExecutor, ModelExecutorConfig
+from llm_models.llama.model import LlamaModel
+from llm_models.llama.runtime_config import LlamaRuntimeConfig
+from llm_runtime.config import PagedKVCacheConfig, TraceConfig, TraceMode, WarmupConfig, fit_paged_kv_num_blocks
+from llm_runtime.device import namespace_of
+from llm_runtime.prefill.config_checks import check_alignment
+from llm_runtime.tensor_resources import attach_cleanup_failures
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaOptions:
+    """Capacity and policy of one lane. Lengths and `block_size` are in tokens.
+
+    `num_blocks` defaults to what `max_batch_size` sequences of `max_seq_len` tokens need. With
+    `device_stochastic_sampling` decode also covers top-k programs, and greedy rows then share them.
+    """
+
+    max_batch_size: int
+    max_seq_len: int
+    block_size: int = 32
+    max_prefill_chunk_size: int = 2048
+    trace_mode: TraceMode = "all"
+    device_sampling: bool = True
+    device_stochastic_sampling: bool = True
+    num_blocks: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that cannot be planned with, before any weight is read."""
+        check_alignment(self.block_size, self.runtime_config.max_prefill_chunk_size, self.block_size)
+
+    @property
+    def runtime_config(self) -> LlamaRuntimeConfig:
+        """The family's prefill policy for these options."""
+        return LlamaRuntimeConfig(max_prefill_chunk_size=self.max_prefill_chunk_size, max_seq_len=self.max_seq_len)
+
+
+class Llama:
+    """A Llama with its executor: owns both, borrows the mesh. `cleanup` releases everything, executor first."""
+
+    def __init__(self, model: LlamaModel, executor: ModelExecutor, kv_cache: list[list[Any]]) -> None:
+        self.model = model
+        self.executor = executor
+        self.kv_cache = kv_cache  # borrowed from the executor's cache manager
+
+    @classmethod
+    def open(
+        cls,
+        checkpoint: LlamaCheckpoint,
+        mesh_device: Any,
+        options: LlamaOptions,
+        *,
+        progress: Progress | None = None,
+    ) -> Llama:
+        """Load weights onto `mesh_device`, build the executor and allocate the KV cache.
+
+        `progress(done, total)` follows the weights. A failure releases what was made and is raised unchanged.
+        """
+        namespace = namespace_of(mesh_device)
+        num_blocks = fit_paged_kv_num_blocks(
+            options.num_blocks or options.max_batch_size * -(-options.max_seq_len // options.block_size),
+            max_seq_len=options.max_seq_len,
+            block_size=options.block_size,
+        )
+        config = ModelExecutorConfig(
+            trace=TraceConfig(options.trace_mode),
+            warmup=WarmupConfig(
+                include_decode_top_k=options.device_sampling and options.device_stochastic_sampling
+            ),
+            paged_kv_cache=PagedKVCacheConfig(
+                block_size=options.block_size,
+                max_num_blocks=num_blocks,
+                num_blocks=num_blocks,
+                dtype=namespace.bfloat16,
+            ),
+            device_sampling_enabled=options.device_sampling,
+        )
+        model = LlamaModel.from_checkpoint(
+            checkpoint,
+            mesh_device,
+            max_batch_size=options.max_batch_size,
+            max_seq_len=options.max_seq_len,
+            block_size=options.block_size,
+            max_num_blocks=num_blocks,
+            progress=progress,
+        )
+        executor = None
+        try:
+            executor = ModelExecutor(model, options.runtime_config, config)
+            return cls(model, executor, executor.allocate_kv_cache())
+        except BaseException as primary:
+            attach_cleanup_failures(primary, _release(executor, model))
+            raise
+
+    def warm_up(self, *, progress: Progress | None = None) -> None:
+        """Compile everything that serving can ask for, and capture what the trace policy selects.
+
+        `progress(done, total)` follows the compile cases of both operations.
+        """
+        self.executor.warmup.progress = None if progress is None else lambda done, total, _case: progress(done, total)
+        trace, sampling = self.executor.config.trace, self.executor.config.device_sampling_enabled
+        self.executor.warmup_model_prefill(
+            kv_cache=self.kv_cache, can_sample_on_device=sampling, enable_trace=trace.prefill_enabled
+        )
+        self.executor.warmup_model_decode(
+            kv_cache=self.kv_cache,
+            max_batch_size=self.model.config.max_batch_size,
+            num_blocks=self.executor.page_table_layout.raw_capacity_width,
+            can_sample_on_device=sampling,
+            enable_trace=trace.decode_enabled,
+        )
+
+    def cleanup(self) -> None:
+        """Release the executor, then the weights; the mesh stays open. Idempotent, and retryable after a failure."""
+        self.executor.cleanup()
+        self.model.release()
+
+
+def _release(executor: ModelExecutor | None, model: LlamaModel) -> list[BaseException]:
+    failures: list[BaseException] = []
+    for release in [model.release] if executor is None else [executor.cleanup, model.release]:
+        try:
+            release()
+        except BaseException as failure:  # the caller raises its primary error with these attached
+            failures.append(failure)
+    return failures

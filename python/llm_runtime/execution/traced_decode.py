@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traced decode: compile and register, replay one step for the whole lane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llm_runtime.decode import InvocationResult
+from llm_runtime.execution.eager import decode_commands, request_state
+from llm_runtime.execution.plans import decode_trace_plan
+from llm_runtime.execution.target import TraceTarget
+from llm_runtime.program_compiler import CompiledProgram
+
+
+class TracedDecode(TraceTarget):
+    """The decode half of `TracedExecutor`."""
+
+    # Borrows the output of the trace that replayed last; a trace's own life does not depend on it.
+    _latest_result: InvocationResult | None = None
+
+    def compile_decode(
+        self,
+        *,
+        tokens: Any,
+        start_pos: Any,
+        page_table: Any,
+        sampling_params: Any = None,
+        prompt_tokens: Any = None,
+        output_tokens: Any = None,
+        slot_remap: Any = None,
+        reset_batch: bool = False,
+        reload_inputs: bool | None = None,
+        reload_page_table: bool = False,
+        reload_sampling_params: bool = False,
+        reset_sampling_state: bool = False,
+    ) -> CompiledProgram:
+        """Compile the call's program eagerly and register its capture plan unless it has a trace already."""
+        eager, traces = self.eager_executor, self.trace_compiler
+        prepared = eager.decode.prepare(
+            tokens=tokens,
+            start_pos=start_pos,
+            page_table=page_table,
+            sampling_params=sampling_params,
+            reset_batch=reset_batch,
+            **request_state(prompt_tokens, output_tokens, slot_remap),
+            **decode_commands(reload_inputs, reload_page_table, reload_sampling_params, reset_sampling_state),
+        )
+        compiled = eager.compile_prepared_decode(prepared)
+        if traces.trace_key_for_program(compiled.key) is None:
+            signature = eager.decode.trace_signature(prepared)
+            traces.register_capture_plan(
+                decode_trace_plan(eager.decode.capture_plan(prepared), compiled.key, signature)
+            )
+        return compiled
+
+    def decode_forward(
+        self,
+        *,
+        tokens: Any,
+        start_pos: Any,
+        page_table: Any,
+        sampling_params: Any = None,
+        prompt_tokens: Any = None,
+        output_tokens: Any = None,
+        slot_remap: Any = None,
+        reset_batch: bool = False,
+        reload_inputs: bool | None = None,
+        reload_page_table: bool = False,
+        reload_sampling_params: bool = False,
+        reset_sampling_state: bool = False,
+        read_from_device: bool = True,
+    ) -> Any:
+        """`EagerExecutor.decode_forward` by replay.
+
+        An error after the refresh began invalidates the decode runtime; one raised earlier leaves it untouched.
+        """
+        decode, traces = self.eager_executor.decode, self.trace_compiler
+        # Most steps use neither group of optional arguments: they are forwarded only when given.
+        optional: dict[str, Any] = {}
+        if prompt_tokens is not None or output_tokens is not None or slot_remap is not None:
+            optional = request_state(prompt_tokens, output_tokens, slot_remap)
+        if reload_inputs is not None or reload_page_table or reload_sampling_params or reset_sampling_state:
+            optional |= decode_commands(reload_inputs, reload_page_table, reload_sampling_params, reset_sampling_state)
+        prepared = decode.prepare(
+            tokens=tokens,
+            start_pos=start_pos,
+            page_table=page_table,
+            sampling_params=sampling_params,
+            reset_batch=reset_batch,
+            **optional,
+        )
+        signature = decode.program_signature(prepared)
+        program_id = traces.program_compiler.find(signature)
+        if program_id < 0 or not traces.is_captured(program_id):
+            raise self._miss("decode", decode, signature, decode.trace_signature(prepared))
+        decode.ensure_trace_safe()
+        decode.validate_submission(prepared)
+        refresh = _DecodeRefresh(decode, prepared)
+        try:
+            output = traces.replay_program(
+                program_id,
+                refresh,
+                reset_batch=prepared.reset_batch,
+                device_feedback_enabled=decode.config.position_feedback_capable,
+                feedback_compatible=prepared.device_feedback,
+                page_table_changed=prepared.page_table_changed,
+                reload_inputs=prepared.reload_inputs,
+                reload_page_table=prepared.reload_page_table,
+                reload_sampling_params=prepared.reload_sampling_params,
+            )
+        except BaseException:
+            if refresh.entered:
+                decode.invalidate_after_failed_submission()
+            raise
+        decode.note_submitted(prepared)
+        return decode.consume(
+            self._result(output, prepared.sampling_params is not None), read_from_device=read_from_device
+        )
+
+    def _result(self, output: Any, is_tokens: bool) -> InvocationResult:
+        """The result of a replay. Traces return one output object for life, so the latest result mostly fits."""
+        result = self._latest_result
+        if result is None or result.value is not output or result.is_tokens is not is_tokens:
+            result = self._latest_result = InvocationResult(value=output, owned=None, is_tokens=is_tokens)
+        return result
+
+
+class _DecodeRefresh:
+    """The refresh callback of one step, which remembers whether it was reached."""
+
+    __slots__ = ("_decode", "_prepared", "entered")
+
+    def __init__(self, decode: Any, prepared: Any) -> None:
+        self._decode = decode
+        self._prepared = prepared
+        self.entered = False
+
+    def __call__(self, artifact: Any, decision: Any) -> None:
+        self.entered = True
+        self._decode.refresh_trace(artifact, self._prepared, decision)
