@@ -97,7 +97,8 @@ PrefillRequest RequestBuilder::wave(std::vector<PrefillRow> rows, std::int64_t p
   }
   // Padding rows compute nothing that is kept: zero tokens, and fills skip them.
   std::ranges::fill(tokens.subspan(rows.size() * length), 0);
-  std::ranges::fill(table.subspan(rows.size() * columns), paging::kSkipBlock);
+  paging::write_table_row(batch_.page_table, 0, 0, 0, paging::kSkipBlock,
+                          table.subspan(rows.size() * columns));
   request.rows = std::move(rows);
   return request;
 }
