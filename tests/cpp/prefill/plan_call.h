@@ -30,7 +30,8 @@ struct PlanCall {
                        .canonical_page_table_width = 264,
                        .start_alignment = 32};
 
-  std::vector<PrefillRequest> plan() const {
+  template <class Plan>
+  auto with(Plan function) const {
     const auto rows = lengths.size();
     std::size_t width = 1;
     for (const auto length : lengths) width = std::max(width, static_cast<std::size_t>(length));
@@ -49,8 +50,11 @@ struct PlanCall {
         .empty_slots = std::nullopt};
     if (!starts.empty()) batch.start_pos = IntArray::vector(std::span(starts));
     if (slots) batch.empty_slots = std::span<const std::int64_t>(*slots);
-    return plan_prefill(batch, limits);
+    return function(batch, limits);
   }
+
+  std::vector<PrefillRequest> plan() const { return with(plan_prefill); }
+  ExplainedPlan explain() const { return with(explain_prefill); }
 };
 
 }  // namespace llm_runtime::prefill
