@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
 from llm_runtime import _core as core
 
 EXAMPLES = int(os.environ.get("PLAN_ORACLE_EXAMPLES", "300"))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from llm_runtime._core import PageTableLayout, fit_paged_kv_num_blocks
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+
 from llm_runtime import _core as core
 from oracle.plan_oracle import Refusal, Request, explain, plan
 from support.plan_calls import Call, any_calls, legal_calls, many, thousands
