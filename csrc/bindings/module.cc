@@ -12,5 +12,7 @@ NB_MODULE(_core, m) {
   llm_runtime::bindings::bind_prefill_plan(m);
   llm_runtime::bindings::bind_decode(m);
   llm_runtime::bindings::bind_decode_tables(m);
+  llm_runtime::bindings::bind_sampling(m);
+  llm_runtime::bindings::bind_prefill_sampling(m);
   llm_runtime::bindings::bind_registry(m);
 }

@@ -14,6 +14,8 @@ void bind_paging(nb::module_& m);
 void bind_prefill_request(nb::module_& m);
 void bind_prefill_plan(nb::module_& m);
 void bind_decode(nb::module_& m);
+void bind_prefill_sampling(nb::module_& m);
+void bind_sampling(nb::module_& m);
 void bind_decode_tables(nb::module_& m);
 void bind_registry(nb::module_& m);
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+import llm_models.blas_threads  # noqa: F401  # before anything that imports NumPy
 from llm_models.cli_generate import Execution, GenerateOptions, TraceChoice, run_generate
 
 # typer may carry a click of its own, so its error types are reached through typer.

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_runtime.config import PagedKVCacheConfig, TraceConfig, WarmupConfig
-
-REQUEST_STATE_FIELDS = ("prompt_tokens", "output_tokens", "slot_remap")
+from llm_runtime.vllm_adapter.config import check_request_state_fields
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def check_construction(
         raise ValueError("sampling_state_controller and sampling_state must be supplied together")
     if sampling_state_controller is not None and not config.device_sampling_enabled:
         raise ValueError("a sampling_state_controller requires device sampling")
-    _check_request_state_fields(request_state_fields)
+    check_request_state_fields(request_state_fields)
     if not callable(getattr(model, "iter_executor_named_modules", None)):
         raise TypeError(f"{type(model).__name__} has no callable iter_executor_named_modules")
     if not callable(getattr(runtime_config, "can_enable_trace", None)):
@@ -70,16 +69,6 @@ def check_construction(
         raise ValueError(f"{type(model).__name__} has no config.mesh_device")
     if config.device_sampling_enabled:
         _check_sampler(model, sampling_type)
-
-
-def _check_request_state_fields(fields: Any) -> None:
-    if len(set(fields)) != len(fields):
-        raise ValueError(f"request_state_fields repeats a field: {fields}")
-    unknown = [name for name in fields if name not in REQUEST_STATE_FIELDS]
-    if unknown:
-        raise ValueError(f"request_state_fields knows {REQUEST_STATE_FIELDS}, got {unknown[0]!r}")
-    if list(fields) != [name for name in REQUEST_STATE_FIELDS if name in fields]:
-        raise ValueError(f"request_state_fields must keep the order {REQUEST_STATE_FIELDS}, got {fields}")
 
 
 def _check_sampler(model: Any, sampling_type: type | None) -> None:

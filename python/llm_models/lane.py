@@ -77,10 +77,8 @@ def build_lane(
             device_sampling_enabled=config.device_sampling_enabled,
             can_enable_trace=runtime_config.can_enable_trace,
             supports_batched_prefill=runtime_config.supports_batched_prefill,
-            disable_batched_prefill=(
-                runtime_config.disable_batched_prefill
-                if disable_batched_prefill is None
-                else disable_batched_prefill
+            disable_batched_prefill=_disables_batches(
+                runtime_config, disable_batched_prefill, has_sampling_state=sampling_state is not None
             ),
             max_prefill_batch_size=runtime_config.max_prefill_batch_size,
             batched_prefill_batched_extract=runtime_config.batched_prefill_batched_extract,
@@ -133,3 +131,9 @@ def build_lane(
         warmup,
     )
 
+
+def _disables_batches(runtime_config: Any, explicit: bool | None, *, has_sampling_state: bool) -> bool:
+    if explicit is not None:
+        return explicit
+    # A controller admits the state of one request per prepared prefill.
+    return has_sampling_state or bool(runtime_config.disable_batched_prefill)

@@ -511,6 +511,58 @@ class DecodeTables:
     def reset(self) -> None:
         """Forgets the cached and the submitted table."""
 
+class SamplingRows:
+    """
+    Sampling rows of one step; immutable. Follows chapter 20, section 10.2.
+    """
+
+    @property
+    def active_rows(self) -> int: ...
+
+    @property
+    def all_greedy(self) -> bool:
+        """Whether every active row is greedy."""
+
+    @property
+    def all_argmax(self) -> bool:
+        """Whether every active row may take the argmax path."""
+
+    @property
+    def penalties_enabled(self) -> bool:
+        """Whether any active row changes a penalty from its neutral value."""
+
+    def column(self, name: str) -> tuple[Any, ...]:
+        """
+        One field of PreparedSamplingParams, with one entry per sampler row; KeyError for any other name.
+        """
+
+def normalise_sampling(fields: tuple[Any, ...], rows: tuple[int, ...], *, batch_size: int, max_device_top_k: int, allow_force_argmax: bool, in_slots: bool) -> SamplingRows | None:
+    """
+    Normalises the picked rows of plain parameters: numbers, None, or lists and tuples of them, in the field order of SamplingParams. With in_slots each row sits where it was picked. None for anything that is not plain, does not fit or asks for log-probabilities; the caller then says what is wrong. Follows chapter 20, section 10.
+    """
+
+MAX_DEVICE_SEED: int = 1000000
+
+def device_seed(key: int, position: int) -> int:
+    """
+    The seed that the device gets for the token behind a position of a stream.
+    """
+
+def draw_seeds(keys: NDArray[numpy.uint64], positions: NDArray[numpy.int64], counts: NDArray[numpy.int64], slots: NDArray[numpy.int64], wanted: NDArray[Any] | None, out: NDArray[numpy.uint32]) -> None:
+    """
+    Moves the streams of slots to wanted[slot] (one position on for None), in place, and writes their device seeds to out[slot]. ValueError for slots outside the arrays. Follows chapter 20, section 5.5.
+    """
+
+def prepare_sampled_requests(requests: tuple[PrefillRequest, ...], fields: tuple[Any, ...], *, batch_size: int, max_device_top_k: int, allow_force_argmax: bool, static_q128_topk_supported: bool) -> tuple[tuple[SamplingRows, str, tuple[PrefillProgramSignature, ...], PrefillTraceSignature, int], ...] | None:
+    """
+    For each planned request its sampling rows, path, program signatures, trace signature and invocation length in tokens. None under the conditions of normalise_sampling, for any request. Follows chapter 20, section 9.2.
+    """
+
+def environment_variable(name: str) -> str | None:
+    """
+    An environment variable of the process. os.environ keeps both in step, at many times the cost of a look.
+    """
+
 class CompileGate:
     """Whether new programs may be compiled. Follows chapter 30, section 2.5."""
 

@@ -17,6 +17,9 @@ from llm_runtime.seed_state import MAX_DEVICE_SEED, SeedState, device_seed
 __all__ = ["MAX_DEVICE_SEED", "SeedBuffer", "SeedManager", "SeedState", "device_seed"]
 
 
+_INDEX_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
+
+
 class SeedBuffer(Protocol):
     """The sampler's seeds on the device: `source` holds the defaults, uint32 [sampler rows]."""
 
@@ -69,12 +72,15 @@ class SeedManager:
         state.drop(rows)
         for index, slot in enumerate(slots):
             state.start(slot, _seed_of(seeds, index))
-        drawn = state.draw(rows, np.array(positions[: len(slots)], np.int64))
+        wanted = np.zeros(state.capacity, np.int64)
+        wanted[rows] = positions[: len(slots)]
+        drawn = np.empty(state.capacity, np.uint32)
+        state.draw(rows, wanted, drawn)
         values = self._buffer.source.copy()
         if len(slots) == 1:
-            values[:] = drawn[0]
+            values[:] = drawn[slots[0]]
         else:
-            values[: len(slots)] = drawn
+            values[: len(slots)] = drawn[rows]
         self._buffer.update(values)
 
     def synchronize(
@@ -119,10 +125,8 @@ class SeedManager:
         `None` means one behind each slot's last position. Drawing twice for one position changes nothing.
         `RuntimeError` for a slot without a stream.
         """
-        rows = state.rows_of(active)
-        wanted = state._positions[rows] + 1 if positions is None else np.asarray(positions, np.int64)[rows]
         values = self._buffer.source.copy()
-        values[rows] = state.draw(rows, wanted)
+        state.draw(state.rows_of(active), None if positions is None else device_positions(positions), values)
         self._buffer.update(values)
 
     def apply_slot_remap(self, state: SeedState, slot_remap: Sequence[int]) -> None:
@@ -167,6 +171,13 @@ class SeedManager:
         for slot in active:
             if slot not in kept:
                 state.start(slot, _seed_of(seeds, slot))
+
+
+def device_positions(positions: Any) -> npt.NDArray[np.signedinteger[Any]]:
+    """`positions` as the core takes them: int32 or int64 arrays go as they are."""
+    if type(positions) is np.ndarray and positions.dtype in _INDEX_TYPES:
+        return positions
+    return np.ascontiguousarray(positions, np.int64)
 
 
 def _check_slots(state: SeedState, slots: Sequence[int]) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-MAX_DEVICE_SEED = 1_000_000
-"""Device seeds lie in 1..MAX_DEVICE_SEED."""
+from llm_runtime import _core
+from llm_runtime._core import MAX_DEVICE_SEED
+
+__all__ = ["MAX_DEVICE_SEED", "SeedState", "device_seed"]
 
 _UInt64Array = npt.NDArray[np.uint64]
 _GAMMA = 0x9E3779B97F4A7C15
@@ -27,8 +30,7 @@ def device_seed(seed: int, position: int, salt: int = 0) -> int:
 
     `salt` tells apart requests that run at once with equal seeds; the first one has 0.
     """
-    key = np.array([_request_key(seed, salt)], np.uint64)
-    return int(_device_seeds(key, np.array([position]))[0])
+    return _core.device_seed(_request_key(seed, salt), position)
 
 
 class SeedState:
@@ -122,11 +124,17 @@ class SeedState:
             self._seeds[slot] = None
             self._salts[slot] = 0
 
-    def draw(self, rows: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-        """Move the streams of `rows` to `positions` and return their device seeds."""
-        self._counts[rows] += self._positions[rows] != positions
-        self._positions[rows] = positions
-        return _device_seeds(self._keys[rows], positions)
+    def draw(
+        self,
+        slots: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.signedinteger[Any]] | None,
+        out: npt.NDArray[np.uint32],
+    ) -> None:
+        """Move the streams of `slots` to `positions[slot]` and write their device seeds to `out[slot]`.
+
+        `None` means one behind each slot's last position. Drawing twice for one position changes nothing.
+        """
+        _core.draw_seeds(self._keys, self._positions, self._counts, slots, positions, out)
 
     def move(self, sources: npt.NDArray[np.int64]) -> None:
         """Let slot i hold what slot `sources[i]` held."""
@@ -148,7 +156,7 @@ def _request_key(seed: int, salt: int) -> int:
 
 
 def _mix(value: int) -> int:
-    """`_mix_all` for one number."""
+    """The output function of SplitMix64: a bijection that spreads every input bit."""
     value &= _MASK
     value = ((value ^ (value >> 30)) * _FIRST) & _MASK
     value = ((value ^ (value >> 27)) * _SECOND) & _MASK
@@ -159,17 +167,3 @@ def _counters(keys: _UInt64Array, positions: npt.NDArray[np.int64]) -> _UInt64Ar
     steps = (positions + 1).astype(np.uint64)
     counters: _UInt64Array = keys + steps * np.uint64(_GAMMA)
     return counters
-
-
-def _device_seeds(keys: _UInt64Array, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    drawn = _mix_all(_counters(keys, positions)) % np.uint64(MAX_DEVICE_SEED)
-    seeds: npt.NDArray[np.uint32] = drawn.astype(np.uint32) + np.uint32(1)
-    return seeds
-
-
-def _mix_all(value: _UInt64Array) -> _UInt64Array:
-    """The output function of SplitMix64: a bijection that spreads every input bit."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(_FIRST)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(_SECOND)
-    spread: _UInt64Array = value ^ (value >> np.uint64(31))
-    return spread

@@ -80,6 +80,7 @@ def storage_dtype(dtype: DataType) -> np.dtype[Any]:
 _DEFAULT_TYPES = {"f4": float32, "i4": int32, "u4": uint32, "u2": uint16, "u1": uint8}
 _RESULTS: dict[DataType, np.dtype[Any]] = {uint16: np.dtype(np.uint16), uint8: np.dtype(np.uint8)}
 _PLAIN_ELEMENTS = frozenset({*_DEFAULT_TYPES, "b1"})
+_WIDE_ELEMENTS = frozenset({"f8", "i8"})
 
 
 def default_type(elements: np.dtype[Any]) -> DataType | None:
@@ -89,7 +90,11 @@ def default_type(elements: np.dtype[Any]) -> DataType | None:
 
 def takes_elements(dtype: DataType, elements: np.dtype[Any]) -> bool:
     """Return whether a tensor of ``dtype`` can be made from NumPy ``elements``: the conversions ttnn has."""
-    return elements.str[1:] in _PLAIN_ELEMENTS or (elements.kind in "iu" and storage_dtype(dtype) is not _F32)
+    if elements.str[1:] in _PLAIN_ELEMENTS:
+        return True
+    if storage_dtype(dtype) is _F32:
+        return dtype is float32 and elements.str[1:] in _WIDE_ELEMENTS
+    return elements.kind in "iu"
 
 
 def result_dtype(dtype: DataType) -> np.dtype[Any]:

@@ -33,6 +33,7 @@ def checkpoint() -> LlamaCheckpoint:
 class TwinLanes:
     """`count` lanes of `capacity` rows with room for `length` tokens each, and the group over them.
 
+    Traced decode covers greedy sampling, and with `stochastic` any other.
     Owns everything. `close` checks that cleanup leaves no device tensor behind.
     """
 
@@ -44,6 +45,7 @@ class TwinLanes:
         trace_mode: Any = "none",
         execution: Any = "immediate",
         device_sampling: bool = True,
+        stochastic: bool = False,
         length: int = LENGTH,
         block: int = BLOCK,
         chunk: int = LENGTH,
@@ -58,6 +60,7 @@ class TwinLanes:
             max_prefill_chunk_size=chunk,
             trace_mode=trace_mode,
             device_sampling=device_sampling,
+            device_stochastic_sampling=stochastic,
         )
         self.meshes = self.parent.create_submeshes(ttnn_twin.MeshShape(1, 1))
         self.llamas = [Llama.open(checkpoint(), mesh, options) for mesh in self.meshes]

@@ -13,9 +13,17 @@ import sys
 
 import pytest
 
+from support.conformance.calls import find
+from support.conformance.cases import calls
 from support.ttnn_lane import MODELS, random_checkpoint
 
 TRACE_REGION_BYTES = 50_000_000
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--write-conformance", action="store_true", help="replace the conformance table of docs/twin.md"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -39,10 +47,10 @@ def mesh(ttnn):
 
 @pytest.fixture(scope="module")
 def two_meshes(ttnn):
-    """The two devices of one board, as meshes of their own."""
+    """The mesh of one board, and its two devices as meshes of their own."""
     parent = ttnn.open_mesh_device(ttnn.MeshShape(1, 2), trace_region_size=TRACE_REGION_BYTES)
     children = parent.create_submeshes(ttnn.MeshShape(1, 1))
-    yield children
+    yield parent, children
     for child in children:
         ttnn.close_mesh_device(child)
     ttnn.close_mesh_device(parent)
@@ -138,3 +146,24 @@ def traces(ttnn):
         for name in ("begin_trace_capture", "end_trace_capture", "execute_trace", "release_trace"):
             patch.setattr(ttnn, name, getattr(traces, name))
         yield traces
+
+
+@pytest.fixture(scope="module")
+def recorded(ttnn, traces):
+    """Keywords by function of every call that the module's tests make of the functions in the conformance table."""
+    keywords = {}
+
+    def record(name, function):
+        def recording(*args, **kwargs):
+            keywords.setdefault(name, set()).update(kwargs)
+            return function(*args, **kwargs)
+
+        return recording
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in sorted({call.function for call in calls()}):
+            *path, last = name.split(".")
+            owner = find(ttnn, ".".join(path)) if path else ttnn
+            if not isinstance(owner, type) and not isinstance(getattr(owner, last), type):
+                patch.setattr(owner, last, record(name, getattr(owner, last)))
+        yield keywords

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from llm_runtime._core import DecodeProgramSignature
+from llm_runtime._core import DecodeProgramSignature, normalise_sampling
 from llm_runtime.decode.config import DecodeRuntimeConfig
 from llm_runtime.prefill.sampling_helpers import (
     PreparedSamplingParams,
@@ -21,8 +21,13 @@ from llm_runtime.prefill.sampling_helpers import (
     prepare_sampling_params,
     take_history_rows,
 )
+from llm_runtime.prefill.sampling_params import SamplingParams, plain_fields, prepared_sampling, sampling_field_names
 
 __all__ = ["DecodeSamplingPreparer", "SamplingChoice"]
+
+
+#: Reads what :func:`plain_fields` reads, without copies.
+_FIELD_READER = attrgetter(*sampling_field_names(SamplingParams))
 
 
 class SamplingChoice(NamedTuple):
@@ -57,6 +62,8 @@ class DecodeSamplingPreparer:
     def configure(self, config: DecodeRuntimeConfig) -> None:
         """Use ``config`` (another page-table width) from now on."""
         self._config = config
+        self._rows, self._max_top_k = config.sampling_batch_size, config.max_device_top_k
+        self._allow_argmax = config.allow_force_argmax and not config.force_greedy_top_k
         self._signatures: dict[tuple[str, bool, bool], DecodeProgramSignature] = {}
         self._snapshot = None
         self.logits_signature = self._build_signature("logits", penalties=False, log_probs=False)
@@ -86,6 +93,22 @@ class DecodeSamplingPreparer:
             return snapshot.choice
         if not active_slots:
             raise ValueError("device sampling needs at least one active slot, every start_pos is negative")
+        fields = plain_fields(params) if plain else None
+        rows = None
+        if fields is not None:
+            rows = normalise_sampling(
+                fields,
+                active_slots,
+                batch_size=self._rows,
+                max_device_top_k=self._max_top_k,
+                allow_force_argmax=self._allow_argmax,
+                in_slots=True,
+            )
+        if rows is not None:
+            prepared = prepared_sampling(rows, self._rows, self._max_top_k, None, None)
+            choice = self.choice(prepared, active_slots)
+            self._snapshot = _Snapshot(type(params), _FIELD_READER, fields, choice)
+            return choice
         prepared = self._normalise(params, active_slots, prompt_tokens, output_tokens, slot_remap)
         choice = self.choice(prepared, active_slots)
         if plain:
@@ -134,7 +157,7 @@ class DecodeSamplingPreparer:
             _slice_sampling_params(params, active_slots),
             config.sampling_batch_size,
             max_device_top_k=config.max_device_top_k,
-            allow_force_argmax=config.allow_force_argmax and not config.force_greedy_top_k,
+            allow_force_argmax=self._allow_argmax,
             prompt_tokens=self._select_history(prompt_tokens, active_slots, name="prompt_tokens"),
             output_tokens=self._select_history(output_tokens, active_slots, name="output_tokens"),
             slot_remap=slot_remap,

@@ -16,10 +16,10 @@ from llm_runtime.host_arrays import result_like
 from llm_runtime.lane_group.aggregate import merge_decode
 from llm_runtime.lane_group.members import LaneGroupMembers
 from llm_runtime.lane_group.naming import naming_lane
-from llm_runtime.lane_group.preflight import preflight_compile, preflight_decode
-from llm_runtime.lane_group.reads import flat_events
+from llm_runtime.lane_group.preflight import Run, preflight_call
+from llm_runtime.lane_group.reads import host_values_and_events
 from llm_runtime.lane_group.routing import batch_array, per_lane, require_rows
-from llm_runtime.lane_group.sampling import refuse_log_probs, require_sampling_fields, select_sampling
+from llm_runtime.lane_group.sampling import RowSampling
 from llm_runtime.lane_group.state import slice_history, split_slot_remap
 
 Fields = dict[str, Any]
@@ -51,22 +51,15 @@ class LaneGroupDecode(LaneGroupMembers):
     ) -> None:
         """Compile this decode step on every lane. Arguments as `decode_forward`."""
         self._lifecycle.require_usable()
-        caches, targets = self._decode_targets(kv_cache, execution)
         commands = (reset_batch, reload_inputs, reload_page_table, reload_sampling_params, reset_sampling_state)
         steps = self._split_decode(
-            tokens, start_pos, page_table, sampling_params, prompt_tokens, output_tokens, slot_remap, commands
-        )
-        for lane, fields in enumerate(steps):
-            with naming_lane(lane, self._slots(lane)):
-                preflight_compile(
-                    self.lanes[lane], fields, operation="decode", kv_cache=caches[lane], execution=targets[lane]
-                )
+            tokens, start_pos, page_table, kv_cache,
+            sampling_params, prompt_tokens, output_tokens, slot_remap, commands,
+        )  # fmt: skip
+        runs = self._preflight_decode("compile_decode", steps, execution)
         with self._lifecycle.device_work() as work:
-            for lane, fields in enumerate(steps):
-                compile_lane = partial(
-                    self.lanes[lane].compile_decode, **fields, kv_cache=caches[lane], execution=targets[lane]
-                )
-                work.call(lane, compile_lane, rows=self._slots(lane))
+            for lane, run in runs:
+                work.call(lane, run, rows=self._slots(lane))
 
     def decode_forward(
         self,
@@ -98,29 +91,19 @@ class LaneGroupDecode(LaneGroupMembers):
         `prefill_forward`.
         """
         self._lifecycle.require_usable()
-        caches, targets = self._decode_targets(kv_cache, execution)
         commands = (reset_batch, reload_inputs, reload_page_table, reload_sampling_params, reset_sampling_state)
         steps = self._split_decode(
-            tokens, start_pos, page_table, sampling_params, prompt_tokens, output_tokens, slot_remap, commands
-        )
+            tokens, start_pos, page_table, kv_cache,
+            sampling_params, prompt_tokens, output_tokens, slot_remap, commands,
+        )  # fmt: skip
+        for fields in steps:
+            fields["read_from_device"] = read_from_device
         idle = self._idle_lanes(steps, sampled=sampling_params is not None, reload_inputs=reload_inputs)
-        for lane, fields in enumerate(steps):
-            if not idle[lane]:
-                with naming_lane(lane, self._slots(lane)):
-                    preflight_decode(self.lanes[lane], fields, kv_cache=caches[lane], execution=targets[lane])
+        runs = self._preflight_decode("decode_forward", steps, execution, idle)
         with self._lifecycle.device_work() as work:
             outputs: list[Any] = [None] * len(steps)
-            for lane, fields in enumerate(steps):
-                if idle[lane]:
-                    continue
-                step = partial(
-                    self.lanes[lane].decode_forward,
-                    **fields,
-                    kv_cache=caches[lane],
-                    execution=targets[lane],
-                    read_from_device=read_from_device,
-                )
-                outputs[lane] = work.call(lane, step, rows=self._slots(lane))
+            for lane, run in runs:
+                outputs[lane] = work.call(lane, run, rows=self._slots(lane))
             self._idle = idle
             if not read_from_device:
                 return outputs
@@ -144,7 +127,7 @@ class LaneGroupDecode(LaneGroupMembers):
                     for executor, value in zip(self.lanes, raw, strict=True)
                 ]
             )
-            return _host_values_and_events(values, raw) if async_read else values
+            return host_values_and_events(values, raw) if async_read else values
 
     def process_decode_output_host(self, tt_out: Any, *, is_tokens: bool = False) -> tuple[Any, Any]:
         """Complete the reads of all lanes at once and return their rows as `decode_forward` does.
@@ -165,11 +148,25 @@ class LaneGroupDecode(LaneGroupMembers):
             )
             return merge_decode(results, lane_capacity=self.per_lane_max_batch_size, is_tokens=is_tokens)
 
+    def _preflight_decode(
+        self, operation: str, steps: Sequence[Fields], execution: Any, idle: Sequence[bool] = ()
+    ) -> list[tuple[int, Run]]:
+        targets = per_lane(execution, self.tt_data_parallel, name="execution")
+        runs = []
+        for lane, fields in enumerate(steps):
+            if idle and idle[lane]:
+                continue
+            with naming_lane(lane, self._slots(lane)):
+                run = preflight_call(self.lanes[lane], operation, fields, lane=lane, execution=targets[lane])
+            runs.append((lane, run))
+        return runs
+
     def _split_decode(
         self,
         tokens: Any,
         start_pos: Any,
         page_table: Any,
+        kv_cache: Any,
         sampling_params: Any,
         prompt_tokens: Any,
         output_tokens: Any,
@@ -182,12 +179,13 @@ class LaneGroupDecode(LaneGroupMembers):
         views = {name: batch_array(value, name=name) for name, value in arrays.items()}
         for name, view in views.items():
             require_rows(view, total, name=name, of=f"the group of {self.tt_data_parallel} lanes")
-        if sampling_params is not None:
-            require_sampling_fields(sampling_params, row_count=total)
-            refuse_log_probs(sampling_params, np.flatnonzero(views["start_pos"] >= 0).tolist(), label="slot")
+        sampling = None if sampling_params is None else RowSampling(sampling_params, row_count=total)
+        if sampling is not None:
+            sampling.refuse_log_probs(lambda: np.flatnonzero(views["start_pos"] >= 0).tolist(), label="slot")
         remaps = split_slot_remap(
             slot_remap, lane_count=self.tt_data_parallel, lane_capacity=self.per_lane_max_batch_size
         )
+        caches = per_lane(kv_cache, self.tt_data_parallel, name="kv_cache")
         histories = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
         common = _commands(commands)
         like = result_like(tokens)
@@ -198,7 +196,8 @@ class LaneGroupDecode(LaneGroupMembers):
                 "tokens": like(views["tokens"][rows]),
                 "start_pos": views["start_pos"][rows],
                 "page_table": views["page_table"][rows],
-                "sampling_params": None if sampling_params is None else select_sampling(sampling_params, rows),
+                "sampling_params": None if sampling is None else sampling.select(rows),
+                "kv_cache": caches[lane],
                 **common,
             }
             for name, history in histories.items():
@@ -220,10 +219,6 @@ class LaneGroupDecode(LaneGroupMembers):
             idle = tuple(now and before for now, before in zip(idle, earlier, strict=True))
         return (False,) * len(steps) if all(idle) else idle
 
-    def _decode_targets(self, kv_cache: Any, execution: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-        count = self.tt_data_parallel
-        return per_lane(kv_cache, count, name="kv_cache"), per_lane(execution, count, name="execution")
-
     def _slots(self, lane: int) -> range:
         return range(lane * self.per_lane_max_batch_size, (lane + 1) * self.per_lane_max_batch_size)
 
@@ -241,17 +236,3 @@ def _commands(commands: tuple[Any, Any, Any, Any, Any]) -> Fields:
         names = ("reload_page_table", "reload_sampling_params", "reset_sampling_state")
         fields |= {"reload_inputs": reload_inputs, **dict(zip(names, others, strict=True))}
     return fields
-
-
-def _host_values_and_events(values: Sequence[Any], raw: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    hosts: list[Any] = []
-    events: list[Any] = []
-    for lane, value in enumerate(values):
-        if raw[lane] is None:
-            hosts.append(None)
-            continue
-        if not isinstance(value, tuple) or len(value) != 2:
-            raise TypeError(f"lane {lane}: an async read must return (host value, events), got {type(value).__name__}")
-        hosts.append(value[0])
-        events += flat_events(value[1])
-    return hosts, events

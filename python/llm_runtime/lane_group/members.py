@@ -100,8 +100,12 @@ class LaneGroupMembers:
         """Allocate and bind every lane's KV cache; returns the borrowed handles in lane order.
 
         The arguments describe one lane: `(num_blocks, kv_heads, block_size, head_dim)`, dtype, layers; none or all.
+        `RuntimeError` while a lane does not know its number of blocks; that, and a refusal by the first lane, leave
+        the group usable.
         """
         self._lifecycle.require_usable()
+        if kv_cache_shape is None:
+            _require_resolved(self.paged_kv_cache_config)
         with self._lifecycle.device_work(refusals=_BAD_INPUT) as work:
             return [
                 work.call(index, partial(lane.allocate_kv_cache, kv_cache_shape, dtype, num_layers))
@@ -129,6 +133,13 @@ def _common_capacity(lanes: Sequence[Any]) -> int:
                 f"lanes must have the same fixed capacity: lane 0 has {capacities[0]} rows, lane {lane} has {capacity}"
             )
     return capacities[0]
+
+
+def _require_resolved(configs: Sequence[Any]) -> None:
+    for lane, config in enumerate(configs):
+        is_resolved = getattr(config, "is_resolved", None)
+        if callable(is_resolved) and not is_resolved():
+            raise RuntimeError(f"lane {lane} does not know its number of KV blocks: configure the cache first")
 
 
 def _clean(lanes: Sequence[Any]) -> list[BaseException]:

@@ -7,14 +7,13 @@ Follows chapter 30, sections 7.3 and 7.4.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from llm_runtime.host_arrays import result_like
 from llm_runtime.lane_group.aggregate import merge_prefill
 from llm_runtime.lane_group.members import LaneGroupMembers
 from llm_runtime.lane_group.naming import naming_lane
-from llm_runtime.lane_group.preflight import preflight_compile, preflight_prefill
+from llm_runtime.lane_group.preflight import Run, preflight_call
 from llm_runtime.lane_group.routing import (
     HostArray,
     LaneRows,
@@ -24,7 +23,7 @@ from llm_runtime.lane_group.routing import (
     route_rows,
     row_values,
 )
-from llm_runtime.lane_group.sampling import refuse_log_probs, require_sampling_fields, select_sampling
+from llm_runtime.lane_group.sampling import RowSampling
 from llm_runtime.lane_group.state import place_history, split_slot_remap
 
 
@@ -33,9 +32,7 @@ class _LaneCall:
     """One lane's part of a prefill call: what its executor gets."""
 
     routed: LaneRows
-    executor: Any
     fields: dict[str, Any]
-    kv_cache: Any
     execution: Any
 
 
@@ -63,21 +60,10 @@ class LaneGroupPrefill(LaneGroupMembers):
             tokens, page_table, kv_cache, execution, prompt_lens, start_pos, empty_slots,
             sampling_params, prompt_tokens, output_tokens, slot_remap,
         )  # fmt: skip
-        for call in calls:
-            with naming_lane(call.routed.lane, call.routed.rows):
-                preflight_compile(
-                    call.executor,
-                    call.fields,
-                    operation="prefill",
-                    kv_cache=call.kv_cache,
-                    execution=call.execution,
-                )
+        runs = self._preflight_prefill("compile_prefill", calls)
         with self._lifecycle.device_work() as work:
-            for call in calls:
-                compile_lane = partial(
-                    call.executor.compile_prefill, **call.fields, kv_cache=call.kv_cache, execution=call.execution
-                )
-                work.call(call.routed.lane, compile_lane, rows=call.routed.rows)
+            for routed, run in runs:
+                work.call(routed.lane, run, rows=routed.rows)
 
     def prefill_forward(
         self,
@@ -110,18 +96,7 @@ class LaneGroupPrefill(LaneGroupMembers):
             tokens, page_table, kv_cache, execution, prompt_lens, start_pos, empty_slots,
             sampling_params, prompt_tokens, output_tokens, slot_remap,
         )  # fmt: skip
-        runs = []
-        for call in calls:
-            routed = call.routed
-            with naming_lane(routed.lane, routed.rows):
-                run = preflight_prefill(
-                    call.executor,
-                    call.fields,
-                    lane=routed.lane,
-                    kv_cache=call.kv_cache,
-                    execution=call.execution,
-                )
-            runs.append((routed, run))
+        runs = self._preflight_prefill("prefill_forward", calls)
         with self._lifecycle.device_work() as work:
             parts = [(routed, work.call(routed.lane, run, rows=routed.rows)) for routed, run in runs]
             return merge_prefill(parts, row_count=len(tokens), tokens=tokens)
@@ -140,6 +115,16 @@ class LaneGroupPrefill(LaneGroupMembers):
             )
             for part in routed
         )
+
+    def _preflight_prefill(self, operation: str, calls: list[_LaneCall]) -> list[tuple[LaneRows, Run]]:
+        runs = []
+        for call in calls:
+            routed = call.routed
+            with naming_lane(routed.lane, routed.rows):
+                executor = self.lanes[routed.lane]
+                run = preflight_call(executor, operation, call.fields, lane=routed.lane, execution=call.execution)
+            runs.append((routed, run))
+        return runs
 
     def _route(self, tokens: Any, empty_slots: Any) -> tuple[HostArray, tuple[LaneRows, ...]]:
         rows = batch_array(tokens, name="tokens")
@@ -171,9 +156,9 @@ class LaneGroupPrefill(LaneGroupMembers):
         require_rows(table, count, name="page_table", of="tokens")
         prompt_lens = row_values(prompt_lens, count, name="prompt_lens")
         start_pos = row_values(start_pos, count, name="start_pos")
-        if sampling_params is not None:
-            require_sampling_fields(sampling_params, row_count=count)
-            refuse_log_probs(sampling_params, range(count), label="row")
+        sampling = None if sampling_params is None else RowSampling(sampling_params, row_count=count)
+        if sampling is not None:
+            sampling.refuse_log_probs(lambda: range(count), label="row")
         caches = per_lane(kv_cache, lanes, name="kv_cache")
         targets = per_lane(execution, lanes, name="execution")
         remaps = split_slot_remap(slot_remap, lane_count=lanes, lane_capacity=capacity)
@@ -187,22 +172,15 @@ class LaneGroupPrefill(LaneGroupMembers):
                 "prompt_lens": _taken(part, prompt_lens),
                 "start_pos": _taken(part, start_pos),
                 "empty_slots": part.slots,
-                "sampling_params": None if sampling_params is None else select_sampling(sampling_params, part.rows),
+                "sampling_params": None if sampling is None else sampling.select(part.rows),
+                "kv_cache": caches[part.lane],
             }
             for name, history in histories.items():
                 if history is not None:
                     fields[name] = place_history(history, part, lane_count=lanes, lane_capacity=capacity, name=name)
             if slot_remap is not None:
                 fields["slot_remap"] = remaps[part.lane]
-            calls.append(
-                _LaneCall(
-                    routed=part,
-                    executor=self.lanes[part.lane],
-                    fields=fields,
-                    kv_cache=caches[part.lane],
-                    execution=targets[part.lane],
-                )
-            )
+            calls.append(_LaneCall(routed=part, fields=fields, execution=targets[part.lane]))
         return calls
 
 

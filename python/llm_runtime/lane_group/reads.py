@@ -68,10 +68,27 @@ def _named(lane: int, call: Call) -> Any:
         return call()
 
 
-def flat_events(events: Any) -> list[Any]:
-    """Events of one lane as a flat list: lists and tuples are opened, `None` is left out."""
+def host_values_and_events(values: Sequence[Any], raw: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Split what lanes' async reads returned into host values per lane and one flat list of events.
+
+    A lane without a raw output was not read and has no host value. `TypeError` for a result that is no pair.
+    """
+    hosts: list[Any] = []
+    events: list[Any] = []
+    for lane, value in enumerate(values):
+        if raw[lane] is None:
+            hosts.append(None)
+            continue
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise TypeError(f"lane {lane}: an async read must return (host value, events), got {type(value).__name__}")
+        hosts.append(value[0])
+        events += _flat(value[1])
+    return hosts, events
+
+
+def _flat(events: Any) -> list[Any]:
     if events is None:
         return []
     if isinstance(events, (list, tuple)):
-        return [event for item in events for event in flat_events(item)]
+        return [event for item in events for event in _flat(item)]
     return [events]

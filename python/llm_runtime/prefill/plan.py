@@ -67,6 +67,28 @@ def _plan_prefill_requests(
     last token. Raises ``ValueError`` naming the row for a length of 0, an unaligned start, a bad slot or a
     table that is too narrow; ``TypeError`` for an argument that is no host array.
     """
+    alignment = block_size if start_alignment is None else start_alignment
+    if type(tokens) is np.ndarray and type(page_table) is np.ndarray:
+        try:
+            return plan_prefill(
+                tokens=tokens,
+                page_table=page_table,
+                prompt_lens=prompt_lens,
+                empty_slots=empty_slots,
+                start_pos=start_pos,
+                block_size=block_size,
+                max_batch_size=max_batch_size,
+                max_prefill_chunk_size=max_prefill_chunk_size,
+                supports_batched_prefill=supports_batched_prefill,
+                disable_batched_prefill=disable_batched_prefill,
+                max_prefill_batch_size=max_prefill_batch_size,
+                max_actual_page_table_width=max_actual_page_table_width,
+                canonical_page_table_width=canonical_page_table_width,
+                start_alignment=alignment,
+            )
+        except (TypeError, ValueError):
+            # Perhaps another dtype or memory order than the core takes: convert below, or hear the same error.
+            pass
     return plan_prefill(
         tokens=integer_array(tokens, "tokens"),
         page_table=integer_array(page_table, "page_table"),
@@ -81,7 +103,7 @@ def _plan_prefill_requests(
         max_prefill_batch_size=max_prefill_batch_size,
         max_actual_page_table_width=max_actual_page_table_width,
         canonical_page_table_width=canonical_page_table_width,
-        start_alignment=block_size if start_alignment is None else start_alignment,
+        start_alignment=alignment,
     )
 
 

@@ -6,13 +6,13 @@ Follows chapter 20, section 9.2.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
-from llm_runtime._core import PrefillRequest
+from llm_runtime._core import PrefillRequest, environment_variable
 from llm_runtime.host_arrays import result_like
 from llm_runtime.prefill.config import PrefillRuntimeConfig
+from llm_runtime.prefill.plain_sampling import prepare_plain
 from llm_runtime.prefill.plan import _plan_prefill_requests, integer_array
 from llm_runtime.prefill.postprocess import PrefillPostprocessor
 from llm_runtime.prefill.sampling_plan import SamplingPlanner
@@ -20,6 +20,7 @@ from llm_runtime.prefill.signatures import (
     PreparedPrefill,
     build_program_signatures,
     build_trace_signature,
+    prepared_prefill,
 )
 
 _DISABLE_VARIABLE = "DISABLE_BATCHED_PREFILL"
@@ -40,16 +41,16 @@ class PrefillPreparer:
     """Host side of one lane's prefill calls; borrows the postprocessor and does no device work."""
 
     def __init__(self, config: PrefillRuntimeConfig, *, postprocessor: PrefillPostprocessor) -> None:
-        self._config = config
         self._postprocessor = postprocessor
+        self.configure(config)
 
     def configure(self, config: PrefillRuntimeConfig) -> None:
         """Use another config of the same model and mesh."""
         self._config = config
+        self._static_q128 = config.static_q128_topk_supported
 
     def prepare(
         self,
-        *,
         tokens: Any,
         page_table: Any,
         prompt_lens: Any,
@@ -62,8 +63,9 @@ class PrefillPreparer:
     ) -> tuple[PreparedPrefill, ...]:
         """See :meth:`~llm_runtime.prefill.runtime.PrefillRuntime.prepare`."""
         config = self._config
-        self._postprocessor.validate_sampling_request(sampling_params)
         sampled = sampling_params is not None
+        if sampled:
+            self._postprocessor.validate_sampling_request(sampling_params)
         token_array = integer_array(tokens, "tokens")
         lengths = None if prompt_lens is None else integer_array(prompt_lens, "prompt_lens")
         layout = config.page_table_layout
@@ -88,6 +90,19 @@ class PrefillPreparer:
         convert = result_like(tokens)
         if not sampled:
             return tuple([self._prepare_logits(request, convert) for request in requests])
+        if prompt_tokens is None and output_tokens is None:
+            prepared = prepare_plain(
+                config,
+                self._postprocessor.sampling_inputs,
+                requests,
+                sampling_params,
+                token_array,
+                lengths,
+                slot_remap,
+                convert,
+            )
+            if prepared is not None:
+                return prepared
         planner = SamplingPlanner(
             config,
             self._postprocessor.sampling_inputs,
@@ -101,15 +116,14 @@ class PrefillPreparer:
         return tuple([self._prepare_sampled(request, planner, convert) for request in requests])
 
     def _prepare_logits(self, request: PrefillRequest, convert: Any) -> PreparedPrefill:
-        return PreparedPrefill(
-            request=request,
-            sampling_params=None,
-            sampling_path="logits",
-            program_signatures=build_program_signatures(
-                request, "logits", static_q128_topk_supported=self._config.static_q128_topk_supported
-            ),
-            trace_signature=build_trace_signature(request, trace_enabled=self._trace_enabled(request)),
-            result_like=convert,
+        return prepared_prefill(
+            request,
+            None,
+            "logits",
+            build_program_signatures(request, "logits", static_q128_topk_supported=self._static_q128),
+            build_trace_signature(request, trace_enabled=self._trace_enabled(request)),
+            None,
+            convert,
         )
 
     def _prepare_sampled(self, request: PrefillRequest, planner: SamplingPlanner, convert: Any) -> PreparedPrefill:
@@ -119,18 +133,14 @@ class PrefillPreparer:
             "penalties_enabled": sampling.penalties_enabled,
             "logprobs_enabled": sampling.log_probs_enabled,
         }
-        return PreparedPrefill(
-            request=request,
-            sampling_params=sliced,
-            sampling_path=path,
-            program_signatures=build_program_signatures(
-                request, path, static_q128_topk_supported=self._config.static_q128_topk_supported, **flags
-            ),
-            trace_signature=build_trace_signature(
-                request, trace_enabled=self._trace_enabled(request), sampling_path=path, **flags
-            ),
-            prepared_sampling=sampling,
-            result_like=convert,
+        return prepared_prefill(
+            request,
+            sliced,
+            path,
+            build_program_signatures(request, path, static_q128_topk_supported=self._static_q128, **flags),
+            build_trace_signature(request, trace_enabled=self._trace_enabled(request), sampling_path=path, **flags),
+            sampling,
+            convert,
         )
 
     def _trace_enabled(self, request: PrefillRequest) -> bool:
@@ -145,7 +155,7 @@ def batching_disabled_by_environment() -> bool:
 
     Read at every prepare. Any other value is a ``ValueError`` naming the variable.
     """
-    text = os.environ.get(_DISABLE_VARIABLE)
+    text = environment_variable(_DISABLE_VARIABLE)
     if text is None:
         return False
     try:

@@ -67,7 +67,7 @@ class PrefillResultAssembler:
         for prepared, result in prepared_results:
             convert = prepared.result_like
             try:
-                if sampled != (prepared.sampling_params is not None):
+                if sampled != (prepared.sampling_path != "logits"):
                     raise ValueError(
                         "assemble and the prepared request disagree on whether the call samples on the device"
                     )

@@ -140,17 +140,18 @@ class PrefillRuntime:
         lane-local slot per row. Raises ``ValueError`` or ``TypeError`` naming row, value and limit,
         ``RuntimeError`` while failed releases wait for :meth:`cleanup`.
         """
-        self._require_usable()
+        if self._orphans:
+            self._require_usable()
         return self._preparer.prepare(
-            tokens=tokens,
-            page_table=page_table,
-            prompt_lens=prompt_lens,
-            start_pos=start_pos,
-            empty_slots=empty_slots,
-            sampling_params=sampling_params,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            slot_remap=slot_remap,
+            tokens,
+            page_table,
+            prompt_lens,
+            start_pos,
+            empty_slots,
+            sampling_params,
+            prompt_tokens,
+            output_tokens,
+            slot_remap,
         )
 
     def invoke(self, prepared: PreparedPrefill, *, count_tokens: bool = True) -> InvocationResult:

@@ -50,10 +50,12 @@ class PrefillSamplingInputs:
         self._release = release_transient
         self._random = random.SystemRandom()
         self._takes_seeds = config.sampling_state_controller is None and _has_seed_buffer(config)
+        #: Whether something on the device uses explicit seeds.
+        self.serves_seeds = self._takes_seeds or config.sampling_state_controller is not None
 
     def require_seeds_supported(self, sampling: PreparedSamplingParams, row_labels: tuple[int, ...]) -> None:
         """Refuse explicit seeds when nothing on the device can use them (``TypeError`` naming the row)."""
-        if self._takes_seeds or self._config.sampling_state_controller is not None:
+        if self.serves_seeds:
             return
         for label, seed in zip(row_labels, sampling.seeds, strict=False):
             if seed is not None:

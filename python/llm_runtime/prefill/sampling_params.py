@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from operator import attrgetter
+from typing import Any, Literal, cast
+
+from llm_runtime._core import SamplingRows
 
 SamplingPath = Literal["logits", "argmax", "topk"]
 
@@ -37,8 +41,30 @@ class SamplingParams:
     num_logprobs: Any = 0
 
 
+class _MadeWhenAsked:
+    """Slots of rows that the core normalised: their columns, and a token history, are made when first asked for."""
+
+    __slots__ = ("_history", "_rows")
+
+    _history: Callable[[str], Any] | None
+    _rows: SamplingRows | None
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only for a slot that nobody has filled.
+        if name in ("_rows", "_history"):
+            return None
+        if name in NEUTRAL_ROW and self._rows is not None:
+            value: Any = self._rows.column(name)
+        elif name in ("prompt_tokens", "output_tokens") and self._history is not None:
+            value = self._history(name)
+        else:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+        object.__setattr__(self, name, value)
+        return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedSamplingParams:
+class PreparedSamplingParams(_MadeWhenAsked):
     """Device-ready sampling rows: ``batch_size`` entries per tuple, neutral values in inactive rows.
 
     ``temperature`` is the inverse temperature; a greedy row is ``k=1, p=0.0, t=1.0``. Row order is request
@@ -81,24 +107,57 @@ class PreparedSamplingParams:
     @property
     def penalties_enabled(self) -> bool:
         """True when any active row changes a penalty from its neutral value."""
+        if self._rows is not None:
+            return self._rows.penalties_enabled
         repetition = self.repetition_penalty
         return any(self.presence_penalty) or any(self.frequency_penalty) or repetition.count(1.0) < len(repetition)
 
     @property
     def log_probs_enabled(self) -> bool:
         """True when any active row wants log-probabilities."""
-        return True in self.enable_log_probs
+        # The core leaves log-probabilities to the caller.
+        return self._rows is None and True in self.enable_log_probs
 
     @property
     def all_active_rows_greedy(self) -> bool:
         """True when every active row has temperature 0."""
+        if self._rows is not None:
+            return self._rows.all_greedy
         return self.greedy_mask.count(True) == self.active_rows
 
     @property
     def all_active_rows_argmax(self) -> bool:
         """True when every active row may take the argmax path."""
+        if self._rows is not None:
+            return self._rows.all_argmax
         return self.row_paths.count("argmax") == self.active_rows
 
+
+class _PreparedSamplingDraft(_MadeWhenAsked):
+    """Mutable layout twin of :class:`PreparedSamplingParams`, which each instance becomes; its columns stay unmade."""
+
+    __slots__ = PreparedSamplingParams.__slots__
+
+    def __init__(
+        self, rows: SamplingRows, batch_size: int, max_device_top_k: int, slot_remap: Any, history: Any
+    ) -> None:
+        self._rows = rows
+        self.sampling_path = "argmax" if rows.all_argmax else "topk"
+        self.active_rows = rows.active_rows
+        self.batch_size = batch_size
+        self.max_device_top_k = max_device_top_k
+        self.slot_remap = slot_remap
+        if history is None:
+            self.prompt_tokens = self.output_tokens = None
+        else:
+            self._history = history
+        self.__class__ = PreparedSamplingParams  # type: ignore[assignment]
+
+
+#: Makes :class:`PreparedSamplingParams` over the core's rows, with a callable that makes a token history by name.
+prepared_sampling: Callable[..., PreparedSamplingParams] = cast(
+    "Callable[..., PreparedSamplingParams]", _PreparedSamplingDraft
+)
 
 _ROW_FIELDS = (
     "top_k",
@@ -159,3 +218,32 @@ def sampling_field_names(kind: type) -> tuple[str, ...]:
         names = tuple(item.name for item in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
         _FIELD_NAMES[kind] = names
     return names
+
+
+_FIELD_READERS: weakref.WeakKeyDictionary[type, Callable[[Any], tuple[Any, ...]] | None] = weakref.WeakKeyDictionary()
+
+
+def plain_fields(params: Any) -> tuple[Any, ...] | None:
+    """The field values of parameters in the order of :class:`SamplingParams`, lists copied.
+
+    ``None`` for a type that has other fields; its parameters are normalised field by field. The core reads the values
+    (``normalise_sampling``) and says in its turn when they are not plain numbers.
+    """
+    kind = type(params)
+    try:
+        read = _FIELD_READERS[kind]
+    except KeyError:
+        read = _FIELD_READERS[kind] = _field_reader(kind)
+    if read is None:
+        return None
+    return tuple([value[:] if type(value) is list else value for value in read(params)])
+
+
+def with_fields(params: Any, fields: tuple[Any, ...]) -> Any:
+    """A copy of ``params`` that holds ``fields``, which :func:`plain_fields` read."""
+    return dataclasses.replace(params, **dict(zip(sampling_field_names(SamplingParams), fields, strict=True)))
+
+
+def _field_reader(kind: type) -> Callable[[Any], tuple[Any, ...]] | None:
+    names = sampling_field_names(SamplingParams)
+    return attrgetter(*names) if set(sampling_field_names(kind)) == set(names) else None

@@ -10,6 +10,7 @@ from typing import Any
 
 from llm_runtime._core import PrefillRequest
 from llm_runtime.prefill.config import PrefillRuntimeConfig
+from llm_runtime.prefill.plain_sampling import refuse_penalties
 from llm_runtime.prefill.plan import HostArray
 from llm_runtime.prefill.sampling_helpers import (
     _slice_sampling_params,
@@ -23,7 +24,7 @@ from llm_runtime.prefill.sampling_params import PreparedSamplingParams
 
 
 class SamplingPlanner:
-    """Normalises one call's sampling parameters request by request, in plan order."""
+    """Normalises one call's sampling parameters request by request and field by field, in plan order."""
 
     def __init__(
         self,
@@ -80,8 +81,5 @@ class SamplingPlanner:
         refuse_unsupported_log_probs(prepared, row_labels=rows)
         self._inputs.require_seeds_supported(prepared, rows)
         if prepared.penalties_enabled and config.sampling_state_controller is None:
-            raise ValueError(
-                f"sampling rows {list(rows)}: penalties need a sampling-state controller on the device; sample these "
-                "requests on the host"
-            )
+            refuse_penalties(request)
         return sliced, prepared

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, cast
 
 from llm_runtime._core import (
     PrefillProgramSignature,
@@ -28,6 +29,7 @@ __all__ = [
     "build_trace_signature",
     "capture_schema_fingerprint",
     "prefill_variant",
+    "prepared_prefill",
     "workspace_fingerprint",
 ]
 
@@ -41,8 +43,26 @@ def _unchanged(array: Any) -> Any:
     return array
 
 
+class _SlicedWhenAsked:
+    """A slot for what makes ``sampling_params`` of a request the first time somebody asks for them."""
+
+    __slots__ = ("_slice",)
+
+    _slice: Callable[[], Any] | None
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only for a slot that nobody has filled.
+        if name == "_slice":
+            return None
+        if name != "sampling_params" or self._slice is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+        value = self._slice()
+        object.__setattr__(self, name, value)
+        return value
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class PreparedPrefill:
+class PreparedPrefill(_SlicedWhenAsked):
     """One planned request with everything that invoking or replaying it needs.
 
     ``sampling_params`` holds this request's rows only. ``result_like`` hands a host result back in the
@@ -56,6 +76,41 @@ class PreparedPrefill:
     trace_signature: PrefillTraceSignature | None
     prepared_sampling: PreparedSamplingParams | None = None
     result_like: Callable[[Any], Any] = _unchanged
+
+
+class _PreparedPrefillDraft(_SlicedWhenAsked):
+    """Mutable layout twin of :class:`PreparedPrefill`, which each instance becomes.
+
+    A frozen dataclass assigns each field through ``object.__setattr__``, which costs more than planning a request.
+    """
+
+    __slots__ = PreparedPrefill.__slots__
+
+    def __init__(
+        self,
+        request: PrefillRequest,
+        sampling_params: Any,
+        sampling_path: SamplingPath,
+        program_signatures: tuple[PrefillProgramSignature, ...],
+        trace_signature: PrefillTraceSignature | None,
+        prepared_sampling: PreparedSamplingParams | None,
+        result_like: Callable[[Any], Any],
+    ) -> None:
+        self.request = request
+        if type(sampling_params) is partial:
+            self._slice = sampling_params
+        else:
+            self.sampling_params = sampling_params
+        self.sampling_path = sampling_path
+        self.program_signatures = program_signatures
+        self.trace_signature = trace_signature
+        self.prepared_sampling = prepared_sampling
+        self.result_like = result_like
+        self.__class__ = PreparedPrefill  # type: ignore[assignment]
+
+
+#: Makes a :class:`PreparedPrefill`; a ``partial`` in place of the parameters makes them when they are asked for.
+prepared_prefill: Callable[..., PreparedPrefill] = cast("Callable[..., PreparedPrefill]", _PreparedPrefillDraft)
 
 
 def prefill_variant(request: PrefillRequest) -> PrefillVariant:

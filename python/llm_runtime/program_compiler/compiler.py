@@ -63,6 +63,11 @@ class ProgramCompiler:
         return gate.trace_active or gate.trace_capture_in_progress
 
     @property
+    def released(self) -> bool:
+        """Whether `cleanup` has succeeded; nothing compiles or is required any more."""
+        return self._gate.released
+
+    @property
     def compile_orphan_count(self) -> int:
         """Compile outputs whose release failed and is still due."""
         return len(self._orphans)

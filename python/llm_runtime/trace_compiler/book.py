@@ -83,10 +83,9 @@ class TraceBook:
         if artifact is None:
             return []
         if not artifact.trace_released:
-            try:
-                namespace.release_trace(mesh, artifact.trace_id)
-            except BaseException as error:
-                return [error]
+            refused = _release_on_device(artifact, namespace, mesh)
+            if refused:
+                return refused
             artifact.trace_released = True
             self.core.set_captured(trace_id, False)
         failures = best_effort_deallocate_owned_tensors(
@@ -177,3 +176,19 @@ class TraceBook:
         self.plans.append(plan)
         self._id_by_digest[key.digest] = trace_id
         return trace_id
+
+
+def _release_on_device(artifact: TraceArtifact, namespace: Any, mesh: Any) -> list[BaseException]:
+    """Forget the device trace; returns what went wrong unless it is gone."""
+    failures: list[BaseException] = []
+    if artifact.recording:
+        try:
+            namespace.end_trace_capture(mesh, artifact.trace_id, cq_id=0)
+            artifact.recording = False
+        except BaseException as error:
+            failures.append(error)
+    try:
+        namespace.release_trace(mesh, artifact.trace_id)
+    except BaseException as error:
+        return [*failures, error]
+    return []

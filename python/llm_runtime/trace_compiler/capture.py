@@ -12,7 +12,7 @@ from llm_runtime.errors import add_error_note
 from llm_runtime.program_compiler import ProgramCompiler
 from llm_runtime.tensor_resources import attach_cleanup_failures, raise_cleanup_failures
 from llm_runtime.trace_compiler.book import TraceBook
-from llm_runtime.trace_compiler.plan import PersistentInputs, TraceCapturePlan
+from llm_runtime.trace_compiler.plan import PersistentInputs, TraceArtifact, TraceCapturePlan
 
 
 class CaptureSession:
@@ -113,9 +113,10 @@ class CaptureSession:
             self._synchronize()
             programs.require_unchanged_device_program_cache(self.program_cache, phase="during capture")
         except BaseException as primary:
-            failures = [] if ended else self._stop_recording(device_id)
-            self._own(trace_id, device_id, outputs)
-            failures += self._book.release_trace(trace_id, self._namespace, self._mesh)
+            stopping = [] if ended else self._stop_recording(device_id)
+            artifact = self._own(trace_id, device_id, outputs)
+            failures = stopping + self._book.release_trace(trace_id, self._namespace, self._mesh)
+            artifact.recording = bool(stopping) and not artifact.trace_released
             attach_cleanup_failures(primary, failures)
             raise
         self._own(trace_id, device_id, outputs)
@@ -123,8 +124,8 @@ class CaptureSession:
         self._acknowledge_retained(outputs)
         programs.set_trace_capture_in_progress(False)
 
-    def _own(self, trace_id: int, device_id: int, outputs: Any) -> None:
-        self._book.hold(trace_id, device_id, self._inputs.pop(trace_id), outputs)
+    def _own(self, trace_id: int, device_id: int, outputs: Any) -> TraceArtifact:
+        return self._book.hold(trace_id, device_id, self._inputs.pop(trace_id), outputs)
 
     def _stop_recording(self, device_id: int) -> list[BaseException]:
         """Close an interrupted recording, or the device would go on recording whatever comes next."""

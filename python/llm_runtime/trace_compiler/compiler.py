@@ -48,6 +48,7 @@ class TraceCompiler(TraceQueries):
         self._state = _State.REGISTERING
         # The text only: the error itself would keep its frames, and their tensors, alive.
         self._poisoned_by: str | None = None
+        self._cleanup_failed = False
         self._program_cache: tuple[int, ...] | None = None
 
     @property
@@ -188,7 +189,7 @@ class TraceCompiler(TraceQueries):
 
         Everything is attempted. Failures end in one `RuntimeError` with their count; progress is kept and the call
         can be repeated. Call it before the program compiler's cleanup: afterwards the gate cannot be told, which is
-        reported with a `RuntimeError` although all resources are freed.
+        reported with a `RuntimeError` although all resources are freed (unless it repeats a cleanup that failed).
         """
         if self._state is _State.RELEASED:
             return
@@ -197,14 +198,18 @@ class TraceCompiler(TraceQueries):
         failures: list[BaseException] = []
         if self._book.holds_resources():
             failures = self._book.release_all(self._namespace, self.mesh_device)
+        programs, retried = self.program_compiler, self._cleanup_failed
         if failures:
-            self._state = _State.DIRTY
-            self.program_compiler.set_trace_active(True)
+            self._state, self._cleanup_failed = _State.DIRTY, True
+            if not programs.released:
+                programs.set_trace_active(True)
             raise_counted_failures("failed to release trace resources", failures)
         self._state = _State.RELEASED
         self._core.forget_last()
-        self.program_compiler.set_trace_capture_in_progress(False)
-        self.program_compiler.set_trace_active(False)
+        if retried and programs.released:
+            return  # an owner that tries every step of its teardown released the programs in between
+        programs.set_trace_capture_in_progress(False)
+        programs.set_trace_active(False)
 
     def _not_captured(self, program_id: int, trace_id: int) -> RuntimeError:
         if trace_id < 0:

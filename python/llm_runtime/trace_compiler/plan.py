@@ -46,13 +46,17 @@ class PersistentInputs:
 
 @dataclass(eq=False)
 class TraceArtifact:
-    """One captured device trace and the tensors whose addresses it holds (all owned)."""
+    """One captured device trace and the tensors whose addresses it holds (all owned).
+
+    `recording` says that the capture could not be ended: the device may still record, so a release ends it first.
+    """
 
     trace_id: int
     persistent_inputs: PersistentInputs
     outputs: Any
     refresh_policy: RefreshPolicy
     trace_released: bool = False
+    recording: bool = False
     deallocated_tensor_ids: set[int] = field(default_factory=set)
 
 

@@ -500,6 +500,19 @@ def test_a_partial_cleanup_is_finished_by_the_next_one(active):
     assert not active.programs.gate_closed
 
 
+def test_a_retried_cleanup_does_not_blame_the_programs_that_ended_in_between(active):
+    """An executor tries every step of its teardown, so the programs are gone when the traces get their second try."""
+    active.mesh.faults.fail(op="release_trace", at=1, times=3)
+    with pytest.raises(RuntimeError, match="2 failure"):
+        active.traces.cleanup()
+    active.programs.cleanup()
+    with pytest.raises(RuntimeError, match="failed to release trace resources: 1 failure"):
+        active.traces.cleanup()
+    active.traces.cleanup()
+    assert active.live() == 0
+    assert active.mesh.trace_region_used == 0
+
+
 def test_two_trace_compilers_are_independent(mesh):
     lanes = ttnn.open_mesh_device(ttnn.MeshShape(1, 2), trace_region_size=1 << 20)
     benches = [TraceBench(lane) for lane in lanes.create_submeshes(ttnn.MeshShape(1, 1))]

@@ -162,13 +162,13 @@ def test_edge_values_of_one_row(two_row_runtime, request_for, values, expected):
 @pytest.mark.covers("DEC-35")
 def test_parameters_are_normalised_once_per_step(runtime, model, request_for, topk, monkeypatch):
     calls = []
-    original = sampling_module.prepare_sampling_params
+    original = sampling_module.normalise_sampling
 
     def counting(*args, **kwargs):
         calls.append(args)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(sampling_module, "prepare_sampling_params", counting)
+    monkeypatch.setattr(sampling_module, "normalise_sampling", counting)
     prepared = runtime.prepare(**request_for(sampling_params=topk(), reset_batch=True))
     runtime.consume(runtime.invoke(prepared))
     assert len(calls) == 1

@@ -76,6 +76,16 @@ def test_cache_config_and_allocation_reach_every_lane(recording):
     assert not group.terminal
 
 
+def test_an_open_capacity_of_any_lane_is_refused(recording):
+    group, lanes, log = recording()
+    lanes[1].paged_kv_cache_config = PagedKVCacheConfig(block_size=32, max_num_blocks=16, dtype="bfloat16")
+    with pytest.raises(RuntimeError, match="lane 1 does not know its number of KV blocks"):
+        group.allocate_kv_cache()
+    assert log == []
+    assert not group.terminal
+    assert group.allocate_kv_cache((8, 2, 32, 64), "bfloat16", 2) == ["handle 0", "handle 1"]
+
+
 @pytest.mark.parametrize("operation", ["configure", "allocate"])
 def test_a_refusal_by_the_first_lane_is_no_end_but_by_the_second_it_is(recording, operation):
     group, lanes, log = recording()

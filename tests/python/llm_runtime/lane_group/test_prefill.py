@@ -226,3 +226,67 @@ def test_a_coverage_miss_of_the_first_lane_to_run_is_a_refusal(recording):
     assert caught.value.lane == 1
     assert group.terminal
     assert log[-2:] == [("cleanup", 0), ("cleanup", 1)]
+
+
+class PreparingTarget:
+    """A traced target that prepares a call itself and has no runtimes that could be asked."""
+
+    def __init__(self, lane, error=None):
+        self.lane, self.error = lane, error
+
+    def prepare_prefill(self, **fields):
+        self.lane.note("prepare", **fields)
+        return ("prepared", fields)
+
+    def preflight_prefill(self, prepared):
+        self.lane.note("preflight")
+        if self.error is not None:
+            raise self.error
+        return ("covered", prepared)
+
+    def execute_prepared_prefill(self, covered, *, batch_size, sampling_params, lane):
+        self.lane.note("execute", batch_size=batch_size, sampling_params=sampling_params, lane=lane)
+        assert covered[0] == "covered"
+        return covered[1][1]["tokens"][:, 0] + 100 * lane
+
+
+@pytest.mark.covers("LAN-19")
+def test_prepared_work_is_what_runs_later(recording):
+    group, lanes, log = recording()
+    checked = []
+    for lane in lanes:
+        lane.traced_prefill_execution = PreparingTarget(lane)
+        lane._validate_bound_cache = checked.append
+    tokens = group.prefill_forward(
+        TOKENS,
+        TABLE,
+        empty_slots=[3, 0, 2],
+        kv_cache=["cache 0", "cache 1"],
+        execution=[lane.traced_prefill_execution for lane in lanes],
+    )
+    assert tokens.tolist() == [110, 11, 112]
+    order = [(name, lane) for name in ("prepare", "preflight") for lane in (0, 1)]
+    assert log == [order[0], order[2], order[1], order[3], ("execute", 0), ("execute", 1)]
+    assert checked == ["cache 0", "cache 1"]
+    assert lanes[1].last("execute") == {"batch_size": 2, "sampling_params": None, "lane": 1}
+    assert "kv_cache" not in lanes[1].last("prepare")
+
+
+def test_a_miss_of_the_last_target_runs_nothing(recording):
+    group, lanes, log = recording()
+    lanes[0].traced_prefill_execution = PreparingTarget(lanes[0])
+    lanes[1].traced_prefill_execution = PreparingTarget(lanes[1], coverage_miss())
+    with pytest.raises(TraceCoverageError, match="not available in lane 1") as caught:
+        group.prefill_forward(TOKENS, TABLE)
+    assert caught.value.lane == 1
+    assert not any(name == "execute" for name, _ in log)
+    assert not group.terminal
+
+
+def test_an_executor_that_keeps_the_result_of_its_target_cannot_be_checked(eager_lanes, monkeypatch):
+    lane = eager_lanes.lanes[1]
+    monkeypatch.setattr(lane, "prefill_forward", lambda **call: None)
+    with pytest.raises(TypeError, match="prefill_forward must return what its execution target returns") as caught:
+        eager_lanes.group.prefill_forward(TOKENS[:2], eager_lanes.serving.table[[0, 2]], empty_slots=[0, 2])
+    assert caught.value.lane == 1
+    assert not eager_lanes.group.terminal

@@ -127,6 +127,23 @@ def test_a_bad_step_of_the_second_lane_stops_the_first(request, untouched, group
     assert caught.value.lane == lane
 
 
+@pytest.mark.parametrize("group", ["eager_lanes", "traced_lanes"])
+def test_a_row_without_a_reset_in_the_second_lane_stops_the_first(request, untouched, group):
+    """Lane 0 steps on; lane 1, left out so far, gets a row whose random stream nobody has set up."""
+    lanes = request.getfixturevalue(group)
+    serving = lanes.serving
+    serving.prefill(PROMPTS, SLOTS, sampling_params=GREEDY)
+    serving.step({3: 1}, {3: 70}, sampling_params=GREEDY, reset_batch=True)
+    serving.step({0: 1, 1: 1}, {0: 70, 1: 70}, sampling_params=GREEDY, reset_batch=True)
+    serving.step({0: 1, 1: 1}, {0: 71, 1: 71}, sampling_params=GREEDY)
+    everywhere = ({0: 1, 1: 1, 2: 1}, {0: 72, 1: 72, 2: 70})
+    with untouched(lanes), pytest.raises(RuntimeError, match="reset_batch=True") as caught:
+        serving.step(*everywhere, sampling_params=GREEDY)
+    assert caught.value.lane == 1
+    tokens, _ = serving.step(*everywhere, sampling_params=GREEDY, reset_batch=True)
+    assert tokens.shape == (4,)
+
+
 def test_a_cache_of_another_lane_is_refused(eager_lanes, untouched):
     with untouched(eager_lanes), pytest.raises((TypeError, ValueError)) as caught:
         eager_lanes.serving.prefill(PROMPTS, SLOTS, kv_cache=eager_lanes.kv_cache[::-1])
@@ -211,16 +228,17 @@ def test_what_a_dying_lane_cannot_release_is_told_and_retried(twin_lanes):
     cache = {tensor.buffer_id for layer in lanes.kv_cache[0] for tensor in layer}
     # The second lane fails when the first is done, so from then on every release on the first is part of its cleanup.
     fault = RuntimeError("device lost")
-    run = lanes.lanes[1].prefill_forward
+    target = lanes.lanes[1].eager_execution
+    run = target.prefill_forward
 
     def fail(**call):
         lanes.meshes[0].faults.fail("deallocate", times=None, error=OSError("stuck"))
         raise fault
 
-    lanes.lanes[1].prefill_forward = fail
+    target.prefill_forward = fail
     with pytest.raises(RuntimeError, match="device lost") as caught:
         lanes.serving.prefill(PROMPTS, SLOTS)
-    lanes.lanes[1].prefill_forward = run
+    target.prefill_forward = run
     assert caught.value is fault
     (stuck,) = fault.cleanup_failures
     assert [str(each) for each in stuck.cleanup_failures] == ["stuck"] * 4

@@ -241,3 +241,30 @@ def test_remaps_that_leave_a_lane_are_refused(recording, remap, error, words):
         prefill(group, [0, 1], slot_remap=remap)
     assert log == []
     assert not group.terminal
+
+
+@pytest.mark.torch
+def test_torch_fields_stay_torch(recording):
+    torch = pytest.importorskip("torch")
+    group, lanes, _ = recording()
+    rows = params(temperature=torch.tensor([0.1, 0.2, 0.3, 0.4]), top_k=torch.tensor([8]), seed=torch.tensor(5))
+    tokens, _ = group.decode_forward(
+        torch.arange(4),
+        torch.arange(4),
+        torch.zeros((4, 1), dtype=torch.int32),
+        sampling_params=rows,
+        slot_remap=torch.tensor([1, 0, 3, 2]),
+        prompt_tokens=torch.arange(8).reshape(4, 2),
+    )
+    assert isinstance(tokens, torch.Tensor)
+    assert tokens.tolist() == [0, 1, 102, 103]
+    call = lanes[1].last("decode")
+    for value, wanted in (
+        (call["tokens"], [2, 3]),
+        (call["slot_remap"], [1, 0]),
+        (call["prompt_tokens"], [[4, 5], [6, 7]]),
+        (call["sampling_params"].top_k, [8, 8]),
+        (call["sampling_params"].seed, 5),
+    ):
+        assert isinstance(value, torch.Tensor)
+        assert value.tolist() == wanted

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string_view.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bindings/arrays.h"
+#include "bindings/module.h"
+#include "bindings/sampling_columns.h"
+#include "llm_runtime/sampling/sampling_rows.h"
+#include "llm_runtime/sampling/seed_streams.h"
+
+namespace llm_runtime::bindings {
+
+using namespace nb::literals;
+using sampling::SamplingRow;
+using sampling::SamplingRows;
+
+namespace {
+
+nb::object float_object(double value) { return nb::steal(PyFloat_FromDouble(value)); }
+
+/// One entry a sampler row: `active(row)` where a row sits, `neutral` elsewhere.
+template <class Active>
+nb::object placed_column(const SamplingRows& rows, const nb::object& neutral, Active active) {
+  std::vector<PyObject*> entries(rows.batch_size(), neutral.ptr());
+  std::vector<nb::object> made;
+  made.reserve(rows.rows().size());
+  for (std::size_t index = 0; index < rows.rows().size(); ++index) {
+    made.push_back(active(rows.rows()[index]));
+    entries[rows.place(index)] = made.back().ptr();
+  }
+  auto column = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(entries.size())));
+  if (!column.is_valid()) throw nb::python_error();
+  for (std::size_t at = 0; at < entries.size(); ++at)
+    PyTuple_SetItem(column.ptr(), static_cast<Py_ssize_t>(at),
+                    nb::borrow(entries[at]).release().ptr());
+  return column;
+}
+
+nb::object float_column(const SamplingRows& rows, double SamplingRow::* member, double neutral) {
+  const auto resting = float_object(neutral);
+  return placed_column(rows, resting, [&](const SamplingRow& row) {
+    return row.*member == neutral ? resting : float_object(row.*member);
+  });
+}
+
+nb::object flag_column(const SamplingRows& rows, bool value) {
+  const auto flag = nb::object(nb::bool_(value));
+  return placed_column(rows, nb::object(nb::bool_(false)),
+                       [&](const SamplingRow&) { return flag; });
+}
+
+template <class Name>
+nb::object name_column(const SamplingRows& rows, const char* neutral, Name name) {
+  return placed_column(rows, nb::object(nb::str(neutral)),
+                       [&](const SamplingRow& row) { return nb::object(nb::str(name(row))); });
+}
+
+/// The tuple of one field of `PreparedSamplingParams`.
+nb::object column(const SamplingRows& rows, std::string_view name) {
+  if (name == "top_k")
+    return placed_column(rows, nb::int_(1),
+                         [](const SamplingRow& row) { return nb::int_(row.top_k); });
+  if (name == "top_p") return float_column(rows, &SamplingRow::top_p, 0.0);
+  if (name == "temperature") return float_column(rows, &SamplingRow::inverse_temperature, 1.0);
+  if (name == "presence_penalty") return float_column(rows, &SamplingRow::presence_penalty, 0.0);
+  if (name == "frequency_penalty") return float_column(rows, &SamplingRow::frequency_penalty, 0.0);
+  if (name == "repetition_penalty")
+    return float_column(rows, &SamplingRow::repetition_penalty, 1.0);
+  if (name == "seeds")
+    return placed_column(rows, nb::none(), [](const SamplingRow& row) -> nb::object {
+      return row.seed ? nb::object(nb::int_(*row.seed)) : nb::none();
+    });
+  if (name == "greedy_mask")
+    return placed_column(rows, nb::bool_(false),
+                         [](const SamplingRow& row) { return nb::object(nb::bool_(row.greedy)); });
+  if (name == "active_mask") return flag_column(rows, true);
+  if (name == "enable_log_probs") return flag_column(rows, false);
+  if (name == "num_logprobs")
+    return placed_column(rows, nb::int_(0),
+                         [](const SamplingRow&) { return nb::object(nb::int_(0)); });
+  if (name == "logprob_modes")
+    return name_column(rows, "none", [](const SamplingRow&) { return "none"; });
+  if (name == "row_paths")
+    return name_column(rows, "inactive",
+                       [](const SamplingRow& row) { return row.argmax ? "argmax" : "topk"; });
+  throw nb::key_error();
+}
+
+std::optional<SamplingRows> normalise_sampling(const nb::tuple& fields, const nb::tuple& rows,
+                                               std::int64_t batch_size,
+                                               std::int64_t max_device_top_k,
+                                               bool allow_force_argmax, bool in_slots) {
+  std::vector<std::int64_t> sources;
+  sources.reserve(nb::len(rows));
+  for (nb::handle row : rows) sources.push_back(nb::cast<std::int64_t>(row));
+  return plain_sampling_rows(fields, std::move(sources),
+                             {batch_size, {max_device_top_k, allow_force_argmax}}, in_slots);
+}
+
+void bind_rows(nb::module_& m) {
+  nb::class_<SamplingRows> cls(
+      m, "SamplingRows", nb::is_final(),
+      "Sampling rows of one step; immutable. Follows chapter 20, section 10.2.");
+  cls.def_prop_ro("active_rows", [](const SamplingRows& self) { return self.rows().size(); });
+  cls.def_prop_ro("all_greedy", &SamplingRows::all_greedy, "Whether every active row is greedy.");
+  cls.def_prop_ro("all_argmax", &SamplingRows::all_argmax,
+                  "Whether every active row may take the argmax path.");
+  cls.def_prop_ro("penalties_enabled", &SamplingRows::penalised,
+                  "Whether any active row changes a penalty from its neutral value.");
+  cls.def("column", &column, "name"_a, nb::sig("def column(self, name: str) -> tuple[Any, ...]"),
+          "One field of PreparedSamplingParams, with one entry per sampler row; KeyError for any "
+          "other name.");
+  m.def(
+      "normalise_sampling", &normalise_sampling, "fields"_a, "rows"_a, nb::kw_only(),
+      "batch_size"_a, "max_device_top_k"_a, "allow_force_argmax"_a, "in_slots"_a,
+      nb::sig("def normalise_sampling(fields: tuple[Any, ...], rows: tuple[int, ...], *, "
+              "batch_size: int, max_device_top_k: int, allow_force_argmax: bool, in_slots: bool) "
+              "-> SamplingRows | None"),
+      "Normalises the picked rows of plain parameters: numbers, None, or lists and tuples of them, "
+      "in the field order of SamplingParams. With in_slots each row sits where it was picked. None "
+      "for anything that is not plain, does not fit or asks for log-probabilities; the caller then "
+      "says what is wrong. Follows chapter 20, section 10.");
+}
+
+using KeyArray = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using StateArray = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using SlotArray = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using SeedArray = nb::ndarray<std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void bind_seeds(nb::module_& m) {
+  m.attr("MAX_DEVICE_SEED") = sampling::kMaxDeviceSeed;
+  m.def("device_seed", &sampling::device_seed, "key"_a, "position"_a,
+        "The seed that the device gets for the token behind a position of a stream.");
+  m.def(
+      "draw_seeds",
+      [](const KeyArray& keys, const StateArray& positions, const StateArray& counts,
+         const SlotArray& slots, const std::optional<ArrayIn>& wanted, const SeedArray& out) {
+        sampling::draw_seeds({{keys.data(), keys.size()},
+                              {positions.data(), positions.size()},
+                              {counts.data(), counts.size()}},
+                             {slots.data(), slots.size()}, int_array(wanted, "wanted"),
+                             {out.data(), out.size()});
+      },
+      "keys"_a.noconvert(), "positions"_a.noconvert(), "counts"_a.noconvert(),
+      "slots"_a.noconvert(), "wanted"_a.none(), "out"_a.noconvert(),
+      nb::sig("def draw_seeds(keys: NDArray[numpy.uint64], positions: NDArray[numpy.int64], "
+              "counts: NDArray[numpy.int64], slots: NDArray[numpy.int64], wanted: IntArray | None, "
+              "out: NDArray[numpy.uint32]) -> None"),
+      "Moves the streams of slots to wanted[slot] (one position on for None), in place, and writes "
+      "their device seeds to out[slot]. ValueError for slots outside the arrays. Follows chapter "
+      "20, section 5.5.");
+}
+
+}  // namespace
+
+void bind_sampling(nb::module_& m) {
+  bind_rows(m);
+  bind_seeds(m);
+}
+
+}  // namespace llm_runtime::bindings
