@@ -548,7 +548,7 @@ def device_seed(key: int, position: int) -> int:
     The seed that the device gets for the token behind a position of a stream.
     """
 
-def draw_seeds(keys: NDArray[numpy.uint64], positions: NDArray[numpy.int64], counts: NDArray[numpy.int64], slots: NDArray[numpy.int64], wanted: NDArray[Any] | None, out: NDArray[numpy.uint32]) -> None:
+def draw_seeds(keys: numpy.typing.NDArray[numpy.uint64], positions: numpy.typing.NDArray[numpy.int64], counts: numpy.typing.NDArray[numpy.int64], slots: numpy.typing.NDArray[numpy.int64], wanted: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, out: numpy.typing.NDArray[numpy.uint32]) -> None:
     """
     Moves the streams of slots to wanted[slot] (one position on for None), in place, and writes their device seeds to out[slot]. ValueError for slots outside the arrays. Follows chapter 20, section 5.5.
     """
