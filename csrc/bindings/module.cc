@@ -15,4 +15,5 @@ NB_MODULE(_core, m) {
   llm_runtime::bindings::bind_sampling(m);
   llm_runtime::bindings::bind_prefill_sampling(m);
   llm_runtime::bindings::bind_registry(m);
+  llm_runtime::bindings::bind_lanes(m);
 }

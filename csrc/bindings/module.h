@@ -17,6 +17,7 @@ void bind_decode(nb::module_& m);
 void bind_prefill_sampling(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_decode_tables(nb::module_& m);
+void bind_lanes(nb::module_& m);
 void bind_registry(nb::module_& m);
 
 }  // namespace llm_runtime::bindings

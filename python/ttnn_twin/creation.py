@@ -22,7 +22,7 @@ from .dtypes import (
 from .memory import DRAM_MEMORY_CONFIG, MemoryConfig
 from .mesh import MeshDevice
 from .tensor import Array, Tensor, TensorSpec
-from .transfer import to_device
+from .transfer import blank, to_device
 
 
 def full(
@@ -56,7 +56,7 @@ def _filled(
     # Zeros come as untouched pages: a key/value cache takes memory only where it is written.
     array = np.full(spec.shape, value, storage_dtype(dtype)) if value else np.zeros(spec.shape, storage_dtype(dtype))
     if device is None:
-        return Tensor._on_host(array, spec)
+        return Tensor._on_host(array if value else blank(array), spec)
     with device.lock:
         device.enter(op)
         device.refuse_capture(op)

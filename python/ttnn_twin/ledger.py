@@ -87,6 +87,12 @@ class Ledger:
         """Return the kept writes, oldest first."""
         return list(self._writes)
 
+    def take_writes(self) -> list[CacheWrite]:
+        """Return the kept writes, oldest first, and forget them; owners, poison and ``poisoned_writes`` stay."""
+        taken = list(self._writes)
+        self._writes.clear()
+        return taken
+
     def poisoned_writes(self) -> list[CacheWrite]:
         """Return every write into a block that was poisoned at the time."""
         return list(self._poisoned_writes)

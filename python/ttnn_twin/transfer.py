@@ -44,10 +44,11 @@ def upload_new(
         spec = tensor._spec
         if memory_config is not None:
             spec = TensorSpec(spec.shape, spec.dtype, spec.layout, memory_config, spec.padded_shape)
-        buffer = mesh.memory.allocate(spec, op)
+        untouched = np.zeros(spec.shape, source.dtype) if _is_blank(source) else None
+        buffer = mesh.memory.allocate(spec, op, array=untouched)
         mesh.counters.allocations += 1
         assert buffer.array is not None
-        _enqueue_upload(mesh, source, buffer.array, spec)
+        _enqueue_upload(mesh, source, buffer.array, spec, blank=untouched is not None)
         return buffer
 
 
@@ -78,8 +79,20 @@ def copy_host_to_device_tensor(host_tensor: Tensor, device_tensor: Tensor, cq_id
         _enqueue_upload(mesh, source, target, theirs)
 
 
-def _enqueue_upload(mesh: MeshDevice, source: Array, target: Array, spec: TensorSpec) -> None:
+def blank(zeros: Array) -> Array:
+    """Return a read-only stand-in for an array of zeros: one element, seen in every place."""
+    return np.broadcast_to(zeros.dtype.type(0), zeros.shape)
+
+
+def _is_blank(array: Array) -> bool:
+    return array.size > 1 and not any(array.strides) and not array.flat[0]
+
+
+def _enqueue_upload(mesh: MeshDevice, source: Array, target: Array, spec: TensorSpec, *, blank: bool = False) -> None:
+    """Count and enqueue the copy; of a ``blank`` source into new memory only the count remains."""
     mesh.counters.bytes_to_device += spec.device_bytes
+    if blank:
+        return
     rounds = mesh.rounds and spec.dtype in ROUNDED_TYPES
     mesh.queue.submit(partial(_copy_rounded if rounds else np.copyto, target, source))
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llm_runtime import _core
 from llm_runtime.host_arrays import host_array
 
 HostArray = npt.NDArray[Any]
@@ -46,26 +47,8 @@ def route_rows(empty_slots: Any, *, row_count: int, lane_count: int, lane_capaci
     `empty_slots` names one slot of the group per row (0, 1, … when `None`). `TypeError` for entries that are no
     integers; `ValueError` for a wrong count, and, naming row and slot, for a slot outside the group or taken twice.
     """
-    slots = _slot_array(empty_slots, row_count)
-    total = lane_count * lane_capacity
-    outside = np.flatnonzero((slots < 0) | (slots >= total))
-    if outside.size:
-        row = int(outside[0])
-        raise ValueError(
-            f"row {row}: slot {slots[row]} is outside the group's slots [0, {total}) "
-            f"({lane_count} lanes of {lane_capacity})"
-        )
-    _refuse_shared_slots(slots)
-    lanes = slots // lane_capacity
-    order = np.argsort(lanes, kind="stable")
-    bounds = np.searchsorted(lanes[order], np.arange(lane_count + 1))
-    local = slots % lane_capacity
-    routed = []
-    for lane in range(lane_count):
-        rows = order[bounds[lane] : bounds[lane + 1]]
-        if rows.size:
-            routed.append(LaneRows(lane=lane, rows=rows.tolist(), slots=local[rows].tolist(), row_count=row_count))
-    return tuple(routed)
+    routed = _core.route_rows(_slot_array(empty_slots, row_count), lane_count=lane_count, lane_capacity=lane_capacity)
+    return tuple([LaneRows(lane=lane, rows=rows, slots=slots, row_count=row_count) for lane, rows, slots in routed])
 
 
 def batch_array(value: Any, *, name: str) -> HostArray:
@@ -134,11 +117,3 @@ def _slot_array(empty_slots: Any, row_count: int) -> npt.NDArray[np.int64]:
     if slots.dtype.kind not in "iu":
         raise TypeError(f"empty_slots must hold integers, got {slots.dtype} values {slots.tolist()}")
     return slots.astype(np.int64)
-
-
-def _refuse_shared_slots(slots: npt.NDArray[np.int64]) -> None:
-    order = np.argsort(slots, kind="stable")
-    twins = np.flatnonzero(slots[order[1:]] == slots[order[:-1]])
-    if twins.size:
-        first, second = (int(order[twins[0] + step]) for step in (0, 1))
-        raise ValueError(f"rows {first} and {second} both name slot {slots[first]}; a slot serves one row")

@@ -53,6 +53,11 @@ def server_dtype_name(dtype: Any) -> str:
     raise TypeError(f"dtype must be a torch or NumPy dtype, got {dtype!r} of type {type(dtype).__name__}")
 
 
+def is_block_format(dtype: Any) -> bool:
+    """Whether values share exponents, so that the host must pack them."""
+    return _device_dtype_name(dtype) in ("bfloat8_b", "bfloat4_b")
+
+
 def stored_bytes(elements: int, dtype: Any) -> int:
     """Bytes that `elements` values of a device dtype take."""
     return elements * _BITS.get(_device_dtype_name(dtype), 32) // 8

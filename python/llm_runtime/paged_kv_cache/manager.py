@@ -7,13 +7,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from llm_runtime._validation import is_positive_int, require_instance
 from llm_runtime.config import PagedKVCacheConfig
 from llm_runtime.device import namespace_of
 from llm_runtime.paged_kv_cache.dtypes import host_dtype_name, server_dtype_name, stored_bytes
-from llm_runtime.paged_kv_cache.layers import KVLayer, model_mesh_device, read_kv_layers
+from llm_runtime.paged_kv_cache.layers import model_mesh_device, read_kv_layers
+from llm_runtime.paged_kv_cache.zeros import HostZeros
 from llm_runtime.tensor_resources import (
     attach_cleanup_failures,
     best_effort_deallocate_owned_tensors,
@@ -46,7 +48,8 @@ class PagedKVCacheManager:
 
     Each tensor has the per-device shape `(num_blocks, local_kv_heads, block_size, head_dim)`, tile layout, the
     layer's dtype, zeros, in `config.memory_config` (DRAM when that is `None`). `ValueError` when the model's layers
-    contradict the config. Follows chapter 30, section 6.
+    contradict the config. `model.model_args.model_cache_path`, where it is set, keeps files of zeros that are costly to
+    make. Follows chapter 30, section 6.
     """
 
     def __init__(self, model: Any, config: PagedKVCacheConfig) -> None:
@@ -161,9 +164,7 @@ class PagedKVCacheManager:
         self._require_allocatable()
         self._free_leftovers()
         try:
-            for shape, layer in zip(self.cache_shapes, self._layers, strict=True):
-                for _ in "KV":
-                    self._tensors.append(self._zeros(shape, layer))
+            self._allocate_layers()
         except BaseException as primary:
             attach_cleanup_failures(primary, self._free(reversed(self._tensors)))
             raise
@@ -230,11 +231,16 @@ class PagedKVCacheManager:
         if failures:
             raise_counted_failures("failed to deallocate KV cache tensors of an earlier attempt", failures)
 
-    def _zeros(self, shape: tuple[int, int, int, int], layer: KVLayer) -> Any:
-        ns = self._namespace
-        return ns.zeros(
-            shape, dtype=layer.dtype, layout=ns.TILE_LAYOUT, device=self._mesh, memory_config=self.memory_config
-        )
+    def _allocate_layers(self) -> None:
+        """K before V, layer by layer; the host zeros are gone with this call."""
+        ns, placement = self._namespace, self.memory_config
+        layers = list(zip(self.cache_shapes, self.per_layer_dtypes, strict=True))
+        folder = getattr(getattr(self._model, "model_args", None), "model_cache_path", None)
+        zeros = HostZeros(ns, None if folder is None else Path(folder), layers)
+        for shape, dtype in layers:
+            for kind in "kv":
+                host = zeros.tensor(kind, shape, dtype)
+                self._tensors.append(ns.to_device(host, device=self._mesh, memory_config=placement))
 
     def _undo_failed_binding(self, primary: BaseException, handle: KVCache, context: PagedKVCacheContext) -> None:
         try:

@@ -164,8 +164,8 @@ def test_a_server_shape_that_does_not_fit_changes_nothing(
 
 def test_a_failed_allocation_may_be_repeated(bench: Bench) -> None:
     executor = bench.executor(num_blocks=40)
-    bench.mesh.faults.fail("zeros", at=3)
-    with pytest.raises(RuntimeError, match="injected fault: zeros"):
+    bench.mesh.faults.fail("to_device", at=3)
+    with pytest.raises(RuntimeError, match="injected fault: to_device"):
         executor.allocate_kv_cache()
     with pytest.raises(RuntimeError, match="is sealed"):
         executor.configure_paged_kv_cache(late(executor))

@@ -217,12 +217,27 @@ def test_torch_surrogates(monkeypatch):
         torch_dtype_for_ttnn("float64")
 
 
-@pytest.mark.covers("PKV-12", "PKV-13", "PKV-15", "PKV-17", "PKV-26")
-def test_allocation(make, two_devices):
+@pytest.fixture
+def host_zeros(monkeypatch):
+    """Lists the dtype of every zero tensor that is made on the host."""
+    made, zeros = [], ttnn.zeros
+
+    def noted(shape, **options):
+        assert options.get("device") is None
+        made.append(options["dtype"])
+        return zeros(shape, **options)
+
+    monkeypatch.setattr(ttnn, "zeros", noted)
+    return made
+
+
+@pytest.mark.covers("PKV-12", "PKV-13", "PKV-15", "PKV-26")
+def test_allocation(make, two_devices, host_zeros):
     model, manager = make((ttnn.bfloat8_b, ttnn.bfloat16))
     assert manager.per_layer_dtypes == (ttnn.bfloat8_b, ttnn.bfloat16)
     manager.validate_vllm_cache_spec(block_size=32, dtype=np.dtype(ml_dtypes.bfloat16))
     cache = manager.allocate()
+    assert host_zeros == [ttnn.bfloat8_b, ttnn.bfloat16], "K and V, and layers of one dtype, share a host tensor"
     tensors = flat(cache)
     assert [tuple(tensor.shape) for tensor in tensors] == [(4, 4, 32, 16)] * 4
     assert [tensor.dtype for tensor in tensors] == [ttnn.bfloat8_b] * 2 + [ttnn.bfloat16] * 2
@@ -241,6 +256,74 @@ def test_allocation(make, two_devices):
     manager.release()
     assert manager.allocated_bytes == 0
     assert two_devices.live_tensors() == []
+
+
+def test_layers_of_one_dtype_share_a_host_tensor(make, host_zeros):
+    _, manager = make([ttnn.bfloat8_b] * 5)
+    manager.allocate()
+    assert host_zeros == [ttnn.bfloat8_b]
+
+
+class TestFiles:
+    NAMES = tuple(f"empty_{kind}cache_paged_attention(4, 4, 32, 16).tensorbin" for kind in "kv")
+
+    @pytest.fixture
+    def with_folder(self, make, tmp_path):
+        """A manager like `make`, whose model has a cache folder (which does not exist yet)."""
+
+        def build(*arguments, **options):
+            model, manager = make(*arguments, **options)
+            model.model_args = types.SimpleNamespace(model_cache_path=tmp_path / "cache")
+            return manager
+
+        return build
+
+    def files(self, tmp_path):
+        return sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
+
+    @pytest.mark.covers("PKV-16")
+    def test_packed_zeros_of_one_dtype_are_kept(self, with_folder, tmp_path, host_zeros):
+        """One file for the keys and one for the values, which every layer and every later start takes."""
+        first = with_folder()
+        first.allocate()
+        assert self.files(tmp_path) == list(self.NAMES)
+        assert host_zeros == [ttnn.bfloat8_b] * 2
+        second = with_folder()
+        tensors = flat(second.allocate())
+        assert host_zeros == [ttnn.bfloat8_b] * 2, "the files were read"
+        assert [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors] == [(ttnn.bfloat8_b, (4, 4, 32, 16))] * 4
+        assert {tensor.layout for tensor in tensors} == {ttnn.TILE_LAYOUT}
+        assert all(not tensor.cpu().to_numpy().any() for tensor in tensors)
+
+    @pytest.mark.covers("PKV-17")
+    @pytest.mark.parametrize(
+        ("dtypes", "dtype"),
+        [((ttnn.bfloat8_b, ttnn.bfloat4_b), ttnn.bfloat8_b), ((ttnn.bfloat16, ttnn.bfloat16), ttnn.bfloat16)],
+        ids=["mixed", "nothing to pack"],
+    )
+    def test_other_zeros_are_not(self, with_folder, tmp_path, dtypes, dtype):
+        with_folder(dtypes, dtype=dtype).allocate()
+        assert self.files(tmp_path) == []
+
+    @pytest.mark.parametrize("damage", ["cut", "other dtype"])
+    def test_a_file_that_does_not_fit_is_made_again(self, with_folder, tmp_path, damage, host_zeros):
+        with_folder().allocate()
+        path = tmp_path / "cache" / self.NAMES[0]
+        if damage == "cut":
+            path.write_bytes(path.read_bytes()[:100])
+        else:
+            ttnn.dump_tensor(path, ttnn.Tensor(np.ones((4, 4, 32, 16), np.float32), ttnn.bfloat16))
+        host_zeros.clear()
+        tensors = flat(with_folder().allocate())
+        assert host_zeros == [ttnn.bfloat8_b], "the values' file was good"
+        assert {tensor.dtype for tensor in tensors} == {ttnn.bfloat8_b}
+        assert ttnn.load_tensor(path).dtype is ttnn.bfloat8_b
+
+    def test_a_folder_that_cannot_be_written_costs_nothing_but_time(self, with_folder, tmp_path, caplog):
+        (tmp_path / "cache").write_text("a file is in the way")
+        assert len(flat(with_folder().allocate())) == 4
+        assert "cannot be written" in caplog.text
+        assert self.files(tmp_path) == ["cache"]
 
 
 def test_an_explicit_placement_is_used(two_devices):
@@ -300,7 +383,7 @@ def test_allocation_happens_once_and_needs_a_capacity(make):
 @pytest.mark.covers("PKV-20")
 def test_a_failed_allocation_frees_the_earlier_ones_and_can_be_retried(make, two_devices):
     model, manager = make()
-    two_devices.faults.fail(op="zeros", at=2, error=MemoryError("no room"))
+    two_devices.faults.fail(op="to_device", at=2, error=MemoryError("no room"))
     with pytest.raises(MemoryError, match="no room"):
         manager.allocate()
     assert model.bindings == []
@@ -314,12 +397,12 @@ def test_a_failed_allocation_frees_the_earlier_ones_and_can_be_retried(make, two
 
 def test_rollback_frees_newest_first(make, two_devices, monkeypatch):
     freed, made = [], []
-    real_free, real_zeros = ttnn.deallocate, ttnn.zeros
+    real_free, upload = ttnn.deallocate, ttnn.to_device
     monkeypatch.setattr(ttnn, "deallocate", lambda tensor: (freed.append(tensor), real_free(tensor)))
-    monkeypatch.setattr(ttnn, "zeros", lambda *args, **kwargs: made.append(real_zeros(*args, **kwargs)) or made[-1])
+    monkeypatch.setattr(ttnn, "to_device", lambda *args, **kwargs: made.append(upload(*args, **kwargs)) or made[-1])
     _, manager = make()
-    two_devices.faults.fail(op="zeros", at=3)
-    with pytest.raises(RuntimeError, match="zeros"):
+    two_devices.faults.fail(op="to_device", at=3)
+    with pytest.raises(RuntimeError, match="to_device"):
         manager.allocate()
     assert freed == made[::-1]
 
@@ -366,9 +449,9 @@ def test_release_attempts_all_and_retries_what_failed(make, two_devices):
 @pytest.mark.covers("PKV-23")
 def test_leftovers_of_a_failed_allocation_are_released_later(make, two_devices):
     _, manager = make()
-    two_devices.faults.fail(op="zeros", at=2)
+    two_devices.faults.fail(op="to_device", at=2)
     two_devices.faults.fail(op="deallocate", at=1)
-    with pytest.raises(RuntimeError, match="zeros") as raised:
+    with pytest.raises(RuntimeError, match="to_device") as raised:
         manager.allocate()
     assert len(raised.value.cleanup_failures) == 1
     assert len(two_devices.live_tensors()) == 1
@@ -381,9 +464,9 @@ def test_leftovers_of_a_failed_allocation_are_released_later(make, two_devices):
 
 def test_leftovers_block_the_next_allocation_until_they_are_gone(make, two_devices):
     model, manager = make()
-    two_devices.faults.fail(op="zeros", at=2)
+    two_devices.faults.fail(op="to_device", at=2)
     two_devices.faults.fail(op="deallocate", at=1, times=2)
-    with pytest.raises(RuntimeError, match="zeros"):
+    with pytest.raises(RuntimeError, match="to_device"):
         manager.allocate()
     with pytest.raises(RuntimeError, match="earlier attempt"):
         manager.allocate()

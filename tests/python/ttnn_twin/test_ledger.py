@@ -95,3 +95,17 @@ def test_clear_and_disable(mesh, cache, write):
     write(mesh, cache, 1, 0)
     ttnn.synchronize_device(mesh)
     assert mesh.ledger.writes == []
+
+
+def test_taking_writes_leaves_owners_and_poison(mesh, cache, write):
+    mesh.ledger.own(1, "row 1")
+    mesh.ledger.poison([2])
+    for block in (1, 2):
+        write(mesh, cache, block, 0)
+    ttnn.synchronize_device(mesh)
+    assert [record.block for record in mesh.ledger.take_writes()] == [1, 2]
+    assert mesh.ledger.writes == [] and mesh.ledger.owner(1) == "row 1"
+    write(mesh, cache, 2, 1)
+    ttnn.synchronize_device(mesh)
+    assert [record.offset for record in mesh.ledger.take_writes()] == [1]
+    assert [record.offset for record in mesh.ledger.poisoned_writes()] == [0, 1]

@@ -170,3 +170,17 @@ def test_bytes_and_calls_are_counted(mesh, host):
     assert counters.bytes_to_host == 2
     assert counters.calls == {"to_device": 1, "copy_host_to_device_tensor": 1, "cpu": 1}
     assert counters.allocations == 1
+
+
+@pytest.mark.parametrize("execution", ["immediate", "deferred"])
+def test_zeros_of_the_host_take_no_memory_and_upload_as_new_zeros(open_mesh, execution):
+    mesh = open_mesh(execution=execution)
+    host = ttnn.zeros((2, 3), dtype=ttnn.float32)
+    assert not any(host.to_numpy().strides)
+    first, second = ttnn.to_device(host, mesh), ttnn.to_device(host, mesh)
+    assert mesh.counters.bytes_to_device == 48
+    ttnn.copy(ttnn.ones((2, 3), dtype=ttnn.float32, device=mesh), first)
+    assert first.cpu().to_numpy().tolist() == [[1.0] * 3] * 2
+    assert second.cpu().to_numpy().tolist() == [[0.0] * 3] * 2
+    ttnn.copy_host_to_device_tensor(host, first)
+    assert first.cpu().to_numpy().tolist() == [[0.0] * 3] * 2
