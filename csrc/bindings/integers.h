@@ -14,6 +14,15 @@ namespace llm_runtime::bindings {
 
 namespace nb = nanobind;
 
+/// An `int` of 64 bits; anything else is a `TypeError`.
+inline std::int64_t integer(nb::handle value, const char* name) {
+  std::int64_t number = 0;
+  if (!nb::try_cast(value, number))
+    throw_wrong_type(
+        str_cat(name, " must be a 64-bit integer, not ", nb::cast<std::string>(nb::repr(value))));
+  return number;
+}
+
 /// A positive `int` that is no `bool`. Anything else, a float or NumPy integer included, is a
 /// `ValueError`.
 inline std::int64_t positive_integer(nb::handle value, const char* name) {

@@ -64,24 +64,35 @@ void write_integer(KeyWriter& writer, nb::handle value) {
   int overflow = 0;
   const long long number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
   if (number == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
-  if (overflow == 0) return writer.integer(number);
+  if (overflow == 0) {
+    writer.integer(number);
+    return;
+  }
   // int.__repr__: a subclass may print itself in another way.
   nb::object digits = nb::handle(reinterpret_cast<PyObject*>(&PyLong_Type)).attr("__repr__")(value);
   writer.big_integer(nb::cast<std::string>(digits));
 }
 
 void write_value(KeyWriter& writer, nb::handle value) {
-  if (value.is_none()) return writer.null();
-  if (is_enum(value)) return write_enum(writer, value);
-  if (PyBool_Check(value.ptr())) return writer.boolean(value.is(Py_True));
-  if (PyLong_Check(value.ptr())) return write_integer(writer, value);
-  if (PyFloat_Check(value.ptr())) return writer.real(PyFloat_AsDouble(value.ptr()));
-  if (PyUnicode_Check(value.ptr())) return writer.text(view(utf8(value)));
-  if (!PyTuple_Check(value.ptr()))
+  if (value.is_none()) {
+    writer.null();
+  } else if (is_enum(value)) {  // before str and int, which an enum may be too
+    write_enum(writer, value);
+  } else if (PyBool_Check(value.ptr())) {  // before int, which it is too
+    writer.boolean(value.is(Py_True));
+  } else if (PyLong_Check(value.ptr())) {
+    write_integer(writer, value);
+  } else if (PyFloat_Check(value.ptr())) {
+    writer.real(PyFloat_AsDouble(value.ptr()));
+  } else if (PyUnicode_Check(value.ptr())) {
+    writer.text(view(utf8(value)));
+  } else if (PyTuple_Check(value.ptr())) {
+    writer.begin_tuple();
+    for (nb::handle item : nb::borrow<nb::tuple>(value)) write_value(writer, item);
+    writer.end_tuple();
+  } else {
     throw_wrong_type(str_cat("key material must not hold a ", kind_of(value)));
-  writer.begin_tuple();
-  for (nb::handle item : nb::borrow<nb::tuple>(value)) write_value(writer, item);
-  writer.end_tuple();
+  }
 }
 
 }  // namespace

@@ -18,22 +18,25 @@ void bind_paging(nb::module_& m) {
           "__init__",
           [](PageTableLayout* self, std::int64_t block_size, std::int64_t raw_capacity_width,
              std::int64_t prefill_width, std::int64_t decode_width) {
-            new (self) PageTableLayout(
-                paging::checked({block_size, raw_capacity_width, prefill_width, decode_width}));
+            new (self) PageTableLayout(paging::checked({
+                .block_size = block_size,
+                .raw_capacity_width = raw_capacity_width,
+                .prefill_width = prefill_width,
+                .decode_width = decode_width,
+            }));
           },
           "block_size"_a, "raw_capacity_width"_a, "prefill_width"_a, "decode_width"_a,
           "ValueError unless both widths hold the capacity in groups of 8 columns.")
       .def_static(
           "resolve",
-          [](nb::handle block_size, nb::handle model_max_sequence_length,
-             nb::handle physical_num_blocks, nb::handle max_prefill_chunk_size) {
-            const auto size = positive_integer(block_size, "block_size");
-            const auto length =
-                positive_integer(model_max_sequence_length, "model_max_sequence_length");
-            const auto blocks = positive_integer(physical_num_blocks, "physical_num_blocks");
-            return paging::resolve_layout(
-                size, length, blocks,
-                positive_integer(max_prefill_chunk_size, "max_prefill_chunk_size"));
+          [](nb::handle block, nb::handle length, nb::handle blocks, nb::handle chunk) {
+            const auto block_size = positive_integer(block, "block_size");
+            const auto model_max_sequence_length =
+                positive_integer(length, "model_max_sequence_length");
+            const auto physical_num_blocks = positive_integer(blocks, "physical_num_blocks");
+            const auto max_prefill_chunk_size = positive_integer(chunk, "max_prefill_chunk_size");
+            return paging::resolve_layout(block_size, model_max_sequence_length,
+                                          physical_num_blocks, max_prefill_chunk_size);
           },
           nb::kw_only(), "block_size"_a.none(), "model_max_sequence_length"_a.none(),
           "physical_num_blocks"_a.none(), "max_prefill_chunk_size"_a.none(),
@@ -44,11 +47,9 @@ void bind_paging(nb::module_& m) {
   m.def(
       "fit_paged_kv_num_blocks",
       [](nb::handle num_blocks, nb::handle max_seq_len, nb::handle block_size) {
-        const auto coerced = [](nb::handle value) {
-          return nb::cast<std::int64_t>(nb::int_(value));
-        };
-        return paging::fit_paged_kv_num_blocks(coerced(num_blocks), coerced(max_seq_len),
-                                               coerced(block_size));
+        return paging::fit_paged_kv_num_blocks(integer(nb::int_(num_blocks), "num_blocks"),
+                                               integer(nb::int_(max_seq_len), "max_seq_len"),
+                                               integer(nb::int_(block_size), "block_size"));
       },
       "num_blocks"_a, nb::kw_only(), "max_seq_len"_a, "block_size"_a,
       nb::sig("def fit_paged_kv_num_blocks(num_blocks: int, *, max_seq_len: int, block_size: int) "

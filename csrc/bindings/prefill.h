@@ -3,7 +3,11 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
+
+#include "bindings/arrays.h"
 #include "llm_runtime/prefill/prefill_request.h"
+#include "llm_runtime/support/shared_matrix.h"
 
 namespace llm_runtime::bindings {
 
@@ -21,5 +25,35 @@ struct ChunkObject {
   prefill::PrefillChunk chunk;
   nb::object token_slice, chunk_page_table;
 };
+
+template <class T>
+nb::object matrix_view(const SharedMatrix<T>& matrix) {
+  return array_view(matrix.owner(), {matrix.rows(), matrix.columns()});
+}
+
+/// Reads a rank-2 array that Python made into memory of our own.
+template <class T>
+SharedMatrix<T> matrix_copy(const IntArray& array) {
+  MatrixMemory<T> memory(array.rows() * array.columns());
+  auto matrix = memory.take(array.rows(), array.columns());
+  for (std::size_t row = 0; row < array.rows(); ++row)
+    array.copy_row(row, 0, memory.taken().subspan(row * array.columns(), array.columns()));
+  return matrix;
+}
+
+/// Binds a property whose value is made once.
+template <class Object, class Make>
+void def_once(nb::class_<Object>& cls, const char* name, nb::object Object::* kept, Make make,
+              const char* signature) {
+  cls.def_prop_ro(
+      name,
+      [kept, make](Object& self) {
+        if (!(self.*kept).is_valid()) self.*kept = make(self);
+        return self.*kept;
+      },
+      nb::sig(signature));
+}
+
+void bind_prefill_chunk(nb::module_& m);
 
 }  // namespace llm_runtime::bindings

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "bindings/arrays.h"
 #include "bindings/module.h"
 #include "bindings/prefill.h"
+#include "bindings/value_class.h"
 #include "llm_runtime/prefill/plan_prefill.h"
 #include "llm_runtime/prefill/prefill_lengths.h"
 #include "llm_runtime/prefill/request_signatures.h"
@@ -19,9 +22,9 @@ namespace llm_runtime::bindings {
 
 using namespace nb::literals;
 using prefill::PrefillBatch;
+using prefill::PrefillFallback;
 using prefill::PrefillLimits;
 using prefill::PrefillRequest;
-using prefill::SamplingIdentity;
 
 namespace {
 
@@ -42,57 +45,105 @@ nb::object tuple_of(std::vector<Value> values, Wrap wrap) {
 /// Copying more tokens than this takes longer than handing the interpreter to another thread.
 constexpr std::size_t kLongPlan = 65536;
 
-std::vector<PrefillRequest> plan(const PrefillBatch& batch, const PrefillLimits& limits) {
-  if (batch.tokens.rows() * batch.tokens.columns() < kLongPlan)
-    return prefill::plan_prefill(batch, limits);
+/// Calls `plan`, which touches no Python object, without the interpreter if it takes long.
+template <class Plan>
+auto planned(const PrefillBatch& batch, Plan plan) {
+  if (batch.tokens.rows() * batch.tokens.columns() < kLongPlan) return plan();
   const nb::gil_scoped_release other_threads;
-  return prefill::plan_prefill(batch, limits);
+  return plan();
 }
 
-nb::object plan_prefill(const ArrayIn& tokens, const ArrayIn& page_table,
-                        const std::optional<ArrayIn>& prompt_lens, const Slots& empty_slots,
-                        const std::optional<ArrayIn>& start_pos, std::int64_t block_size,
-                        std::int64_t max_batch_size, std::int64_t max_prefill_chunk_size,
-                        bool supports_batched_prefill, bool disable_batched_prefill,
-                        std::int64_t max_prefill_batch_size, Width max_actual_page_table_width,
-                        Width canonical_page_table_width, std::int64_t start_alignment) {
-  const PrefillBatch batch{.tokens = int_array(tokens, "tokens"),
-                           .page_table = int_array(page_table, "page_table"),
-                           .prompt_lens = int_array(prompt_lens, "prompt_lens"),
-                           .start_pos = int_array(start_pos, "start_pos"),
-                           .empty_slots = empty_slots};
-  const PrefillLimits limits{.block_size = block_size,
-                             .max_batch_size = max_batch_size,
-                             .max_prefill_chunk_size = max_prefill_chunk_size,
-                             .supports_batched_prefill = supports_batched_prefill,
-                             .disable_batched_prefill = disable_batched_prefill,
-                             .max_prefill_batch_size = max_prefill_batch_size,
-                             .max_actual_page_table_width = max_actual_page_table_width,
-                             .canonical_page_table_width = canonical_page_table_width,
-                             .start_alignment = start_alignment};
-  return tuple_of(plan(batch, limits), [](PrefillRequest&& request) {
+nb::object requests_of(std::vector<PrefillRequest> requests) {
+  return tuple_of(std::move(requests), [](PrefillRequest&& request) {
     return RequestObject{.request = std::move(request)};
   });
 }
 
+nb::object plan_prefill(const PrefillBatch& batch, const PrefillLimits& limits) {
+  return requests_of(planned(batch, [&] { return prefill::plan_prefill(batch, limits); }));
+}
+
+nb::object explain_prefill(const PrefillBatch& batch, const PrefillLimits& limits) {
+  auto plan = planned(batch, [&] { return prefill::explain_prefill(batch, limits); });
+  return nb::make_tuple(
+      requests_of(std::move(plan.requests)),
+      tuple_of(std::move(plan.fallbacks), [](PrefillFallback&& fallback) { return fallback; }));
+}
+
+/// Binds a function over one batch and the limits of its lane, all by keyword.
+template <class Plan>
+void def_plan(nb::module_& m, const char* name, const char* returns, Plan plan, const char* doc) {
+  const auto signature =
+      "def " + std::string(name) +
+      "(*, tokens: numpy.typing.NDArray[numpy.int32 | numpy.int64], "
+      "page_table: numpy.typing.NDArray[numpy.int32 | numpy.int64], "
+      "prompt_lens: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, "
+      "empty_slots: collections.abc.Sequence[int] | None, "
+      "start_pos: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, block_size: int, "
+      "max_batch_size: int, max_prefill_chunk_size: int, supports_batched_prefill: bool, "
+      "disable_batched_prefill: bool, max_prefill_batch_size: int, "
+      "max_actual_page_table_width: int | None, canonical_page_table_width: int | None, "
+      "start_alignment: int) -> " +
+      returns;
+  m.def(
+      name,
+      [plan](const ArrayIn& tokens, const ArrayIn& page_table,
+             const std::optional<ArrayIn>& prompt_lens, const Slots& empty_slots,
+             const std::optional<ArrayIn>& start_pos, std::int64_t block_size,
+             std::int64_t max_batch_size, std::int64_t max_prefill_chunk_size,
+             bool supports_batched_prefill, bool disable_batched_prefill,
+             std::int64_t max_prefill_batch_size, Width max_actual_page_table_width,
+             Width canonical_page_table_width, std::int64_t start_alignment) {
+        const PrefillBatch batch{
+            .tokens = int_array(tokens, "tokens"),
+            .page_table = int_array(page_table, "page_table"),
+            .prompt_lens = int_array(prompt_lens, "prompt_lens"),
+            .start_pos = int_array(start_pos, "start_pos"),
+            .empty_slots = empty_slots,
+        };
+        const PrefillLimits limits{
+            .block_size = block_size,
+            .max_batch_size = max_batch_size,
+            .max_prefill_chunk_size = max_prefill_chunk_size,
+            .supports_batched_prefill = supports_batched_prefill,
+            .disable_batched_prefill = disable_batched_prefill,
+            .max_prefill_batch_size = max_prefill_batch_size,
+            .max_actual_page_table_width = max_actual_page_table_width,
+            .canonical_page_table_width = canonical_page_table_width,
+            .start_alignment = start_alignment,
+        };
+        return plan(batch, limits);
+      },
+      nb::kw_only(), "tokens"_a, "page_table"_a, "prompt_lens"_a.none(), "empty_slots"_a.none(),
+      "start_pos"_a.none(), "block_size"_a, "max_batch_size"_a, "max_prefill_chunk_size"_a,
+      "supports_batched_prefill"_a, "disable_batched_prefill"_a, "max_prefill_batch_size"_a,
+      "max_actual_page_table_width"_a.none(), "canonical_page_table_width"_a.none(),
+      "start_alignment"_a, nb::sig(signature.c_str()), doc);
+}
+
+void bind_fallback(nb::module_& m) {
+  nb::class_<PrefillFallback> cls(
+      m, "PrefillFallback", nb::is_final(),
+      "Why rows of one padded length became single requests: the rule that decided, in one word, "
+      "and its numbers. Follows chapter 10, section 5.4.");
+  cls.def_prop_ro(
+      "rows", [](const PrefillFallback& self) { return nb::tuple(nb::cast(self.rows)); },
+      nb::sig("def rows(self, /) -> tuple[int, ...]"));
+  cls.def_ro("rule", &PrefillFallback::rule);
+  cls.def_ro("detail", &PrefillFallback::detail);
+  const FieldNames names{"rows", "rule", "detail"};
+  cls.def("__repr__", [names](nb::handle self) { return keyword_repr(self, names); });
+}
+
 void bind_planner(nb::module_& m) {
-  m.def("plan_prefill", &plan_prefill, nb::kw_only(), "tokens"_a, "page_table"_a,
-        "prompt_lens"_a.none(), "empty_slots"_a.none(), "start_pos"_a.none(), "block_size"_a,
-        "max_batch_size"_a, "max_prefill_chunk_size"_a, "supports_batched_prefill"_a,
-        "disable_batched_prefill"_a, "max_prefill_batch_size"_a,
-        "max_actual_page_table_width"_a.none(), "canonical_page_table_width"_a.none(),
-        "start_alignment"_a,
-        nb::sig("def plan_prefill(*, tokens: IntArray, page_table: IntArray, "
-                "prompt_lens: IntArray | None, empty_slots: Sequence[int] | None, "
-                "start_pos: IntArray | None, block_size: int, max_batch_size: int, "
-                "max_prefill_chunk_size: int, supports_batched_prefill: bool, "
-                "disable_batched_prefill: bool, max_prefill_batch_size: int, "
-                "max_actual_page_table_width: int | None, "
-                "canonical_page_table_width: int | None, start_alignment: int) "
-                "-> tuple[PrefillRequest, ...]"),
-        "Plan a batch of one lane: tokens [N, T] and page_table [N, W], prompt_lens and start_pos "
-        "[N], all int32 or int64. ValueError for a batch or limits that cannot be planned; nothing "
-        "is planned then. Follows chapter 10, section 5.");
+  def_plan(m, "plan_prefill", "tuple[PrefillRequest, ...]", &plan_prefill,
+           "Plan a batch of one lane: tokens [N, T] and page_table [N, W], prompt_lens and "
+           "start_pos [N], all int32 or int64. ValueError for a batch or limits that cannot be "
+           "planned; nothing is planned then. Follows chapter 10, section 5.");
+  def_plan(m, "explain_prefill", "tuple[tuple[PrefillRequest, ...], tuple[PrefillFallback, ...]]",
+           &explain_prefill,
+           "The plan of plan_prefill, and for each padded length whose rows did not become a wave "
+           "the rule that decided.");
 }
 
 void bind_lengths(nb::module_& m) {
@@ -120,8 +171,10 @@ void bind_signature_builders(nb::module_& m) {
       [](const RequestObject& request, std::string_view path, bool static_q128_topk_supported,
          bool penalties, bool logprobs) {
         return tuple_of(
-            prefill::build_program_signatures(request.request, {path, penalties, logprobs},
-                                              static_q128_topk_supported),
+            prefill::build_program_signatures(
+                request.request,
+                {.path = path, .penalties_enabled = penalties, .logprobs_enabled = logprobs},
+                static_q128_topk_supported),
             [](auto&& signature) { return std::forward<decltype(signature)>(signature); });
       },
       "request"_a, "sampling_path"_a, nb::kw_only(), "static_q128_topk_supported"_a,
@@ -135,7 +188,9 @@ void bind_signature_builders(nb::module_& m) {
       [](const RequestObject& request, bool trace_enabled, std::string_view path, bool penalties,
          bool logprobs) -> std::optional<signature::PrefillTraceSignature> {
         if (!trace_enabled) return std::nullopt;
-        return prefill::build_trace_signature(request.request, {path, penalties, logprobs});
+        return prefill::build_trace_signature(
+            request.request,
+            {.path = path, .penalties_enabled = penalties, .logprobs_enabled = logprobs});
       },
       "request"_a, nb::kw_only(), "trace_enabled"_a, "sampling_path"_a = "logits",
       "penalties_enabled"_a = false, "logprobs_enabled"_a = false,
@@ -146,6 +201,7 @@ void bind_signature_builders(nb::module_& m) {
 
 void bind_prefill_plan(nb::module_& m) {
   bind_lengths(m);
+  bind_fallback(m);
   bind_planner(m);
   bind_signature_builders(m);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings/arrays.h"
+#include "bindings/integers.h"
 #include "bindings/module.h"
 #include "bindings/prefill.h"
 #include "bindings/value_class.h"
@@ -27,61 +28,6 @@ namespace {
 
 using Integers = std::vector<std::int64_t>;
 
-template <class T>
-nb::object matrix_view(const SharedMatrix<T>& matrix) {
-  return array_view(matrix.owner(), {matrix.rows(), matrix.columns()});
-}
-
-/// Reads a rank-2 array that Python made into memory of our own.
-template <class T>
-SharedMatrix<T> matrix_copy(const IntArray& array) {
-  MatrixMemory<T> memory(array.rows() * array.columns());
-  auto matrix = memory.take(array.rows(), array.columns());
-  for (std::size_t row = 0; row < array.rows(); ++row)
-    array.copy_row(row, 0, memory.taken().subspan(row * array.columns(), array.columns()));
-  return matrix;
-}
-
-/// Binds a property whose value is made once.
-template <class Object, class Make>
-void def_once(nb::class_<Object>& cls, const char* name, nb::object Object::* kept, Make make,
-              const char* signature) {
-  cls.def_prop_ro(
-      name,
-      [kept, make](Object& self) {
-        if (!(self.*kept).is_valid()) self.*kept = make(self);
-        return self.*kept;
-      },
-      nb::sig(signature));
-}
-
-void read_slice(const nb::slice& slice, PrefillChunk& chunk) {
-  const nb::object step = slice.attr("step");
-  require_value(step.is_none() || nb::cast<std::int64_t>(step) == 1,
-                "token_slice must have no step but 1");
-  const nb::object start = slice.attr("start");
-  const nb::object stop = slice.attr("stop");
-  require_value(!start.is_none() && !stop.is_none(), "token_slice needs both bounds");
-  chunk.token_start = nb::cast<std::int64_t>(start);
-  chunk.token_stop = nb::cast<std::int64_t>(stop);
-}
-
-void init_chunk(ChunkObject* self, const nb::slice& token_slice, std::int64_t chunk_start_idx,
-                std::int64_t chunk_size, const std::optional<ArrayIn>& chunk_page_table,
-                bool contains_last_token) {
-  PrefillChunk chunk{.chunk_start_idx = chunk_start_idx,
-                     .chunk_size = chunk_size,
-                     .chunk_page_table = std::nullopt,
-                     .contains_last_token = contains_last_token};
-  read_slice(token_slice, chunk);
-  prefill::check_chunk(chunk);
-  if (const auto table = int_array(chunk_page_table, "chunk_page_table")) {
-    require_rank(*table, 2, "chunk_page_table");
-    chunk.chunk_page_table = matrix_copy<std::int32_t>(*table);
-  }
-  new (self) ChunkObject{.chunk = std::move(chunk), .token_slice = {}, .chunk_page_table = {}};
-}
-
 void init_request(RequestObject* self, std::string_view kind, const Integers& source_rows,
                   const Integers& slots, const ArrayIn& tokens, const ArrayIn& page_table,
                   const Integers& prompt_lengths, const Integers& cached_tokens,
@@ -89,10 +35,11 @@ void init_request(RequestObject* self, std::string_view kind, const Integers& so
                   std::int64_t padded_batch_size,
                   const nb::typed<nb::tuple, ChunkObject, nb::ellipsis>& chunks,
                   bool uses_chunked_prefill) {
-  PrefillRequest request{.kind = prefill::kind_of(kind),
-                         .padded_sequence_length = padded_sequence_length,
-                         .padded_batch_size = padded_batch_size,
-                         .uses_chunked_prefill = uses_chunked_prefill};
+  PrefillRequest request;
+  request.kind = prefill::kind_of(kind);
+  request.padded_sequence_length = padded_sequence_length;
+  request.padded_batch_size = padded_batch_size;
+  request.uses_chunked_prefill = uses_chunked_prefill;
   request.rows =
       prefill::zip_rows(source_rows, slots, prompt_lengths, cached_tokens, last_token_indices);
   prefill::check_kind(request.kind, request.rows.size());
@@ -102,37 +49,14 @@ void init_request(RequestObject* self, std::string_view kind, const Integers& so
   require_rank(table_array, 2, "page_table");
   request.tokens = matrix_copy<std::int64_t>(token_array);
   request.page_table = matrix_copy<std::int32_t>(table_array);
-  for (nb::handle chunk : chunks) request.chunks.push_back(nb::cast<ChunkObject&>(chunk).chunk);
+  for (nb::handle item : chunks) {
+    const ChunkObject* chunk = nullptr;
+    if (!nb::try_cast(item, chunk) || chunk == nullptr)
+      throw_wrong_type("chunks must hold PrefillChunk only");
+    request.chunks.push_back(chunk->chunk);
+  }
   prefill::check_arrays_and_chunks(request);
   new (self) RequestObject{.request = std::move(request), .chunks = nb::borrow(chunks)};
-}
-
-void bind_chunk(nb::module_& m) {
-  nb::class_<ChunkObject> cls(m, "PrefillChunk", nb::is_final(),
-                              "One invocation of a request. Follows chapter 10, section 4.2.");
-  cls.def("__init__", &init_chunk, "token_slice"_a, "chunk_start_idx"_a, "chunk_size"_a,
-          "chunk_page_table"_a.none(), "contains_last_token"_a,
-          "ValueError unless slice, start and size fit together.");
-  def_once(
-      cls, "token_slice", &ChunkObject::token_slice,
-      [](const ChunkObject& self) -> nb::object {
-        return nb::slice(self.chunk.token_start, self.chunk.token_stop);
-      },
-      "def token_slice(self, /) -> slice");
-  cls.def_prop_ro("chunk_start_idx",
-                  [](const ChunkObject& self) { return self.chunk.chunk_start_idx; });
-  cls.def_prop_ro("chunk_size", [](const ChunkObject& self) { return self.chunk.chunk_size; });
-  def_once(
-      cls, "chunk_page_table", &ChunkObject::chunk_page_table,
-      [](const ChunkObject& self) -> nb::object {
-        return self.chunk.chunk_page_table ? matrix_view(*self.chunk.chunk_page_table) : nb::none();
-      },
-      "def chunk_page_table(self, /) -> numpy.typing.NDArray[numpy.int32] | None");
-  cls.def_prop_ro("contains_last_token",
-                  [](const ChunkObject& self) { return self.chunk.contains_last_token; });
-  def_keyword_object(cls, {"token_slice", "chunk_start_idx", "chunk_size", "chunk_page_table",
-                           "contains_last_token"});
-  cls.attr("__hash__") = nb::none();  // no value: it carries an array
 }
 
 void def_rows_property(nb::class_<RequestObject>& cls, const char* name,
@@ -161,6 +85,15 @@ void bind_request(nb::module_& m) {
   cls.def("__init__", &init_request, nb::kw_only(), "kind"_a, "source_rows"_a, "slots"_a,
           "tokens"_a, "page_table"_a, "prompt_lengths"_a, "cached_tokens"_a, "last_token_indices"_a,
           "padded_sequence_length"_a, "padded_batch_size"_a, "chunks"_a, "uses_chunked_prefill"_a,
+          nb::sig("def __init__(self, *, kind: str, source_rows: collections.abc.Sequence[int], "
+                  "slots: collections.abc.Sequence[int], "
+                  "tokens: numpy.typing.NDArray[numpy.int32 | numpy.int64], "
+                  "page_table: numpy.typing.NDArray[numpy.int32 | numpy.int64], "
+                  "prompt_lengths: collections.abc.Sequence[int], "
+                  "cached_tokens: collections.abc.Sequence[int], "
+                  "last_token_indices: collections.abc.Sequence[int], "
+                  "padded_sequence_length: int, padded_batch_size: int, "
+                  "chunks: tuple[PrefillChunk, ...], uses_chunked_prefill: bool) -> None"),
           "Copies the arrays. ValueError unless arrays, rows and chunks fit together.");
   using R = RequestObject;
   cls.def_prop_ro("kind", [](const R& self) { return prefill::kind_name(self.request.kind); });
@@ -187,16 +120,28 @@ void bind_request(nb::module_& m) {
                   [](const R& self) { return self.request.uses_chunked_prefill; });
   cls.def_prop_ro("page_table_width",
                   [](const R& self) { return self.request.page_table.columns(); });
-  def_keyword_object(cls, {"kind", "source_rows", "slots", "tokens", "page_table", "prompt_lengths",
-                           "cached_tokens", "last_token_indices", "padded_sequence_length",
-                           "padded_batch_size", "chunks", "uses_chunked_prefill"});
+  const FieldNames names{
+      "kind",
+      "source_rows",
+      "slots",
+      "tokens",
+      "page_table",
+      "prompt_lengths",
+      "cached_tokens",
+      "last_token_indices",
+      "padded_sequence_length",
+      "padded_batch_size",
+      "chunks",
+      "uses_chunked_prefill",
+  };
+  def_keyword_object(cls, names);
   cls.attr("__hash__") = nb::none();  // no value: it carries arrays
 }
 
 }  // namespace
 
 void bind_prefill_request(nb::module_& m) {
-  bind_chunk(m);
+  bind_prefill_chunk(m);
   bind_request(m);
 }
 

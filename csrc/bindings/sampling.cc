@@ -153,9 +153,12 @@ void bind_seeds(nb::module_& m) {
       },
       "keys"_a.noconvert(), "positions"_a.noconvert(), "counts"_a.noconvert(),
       "slots"_a.noconvert(), "wanted"_a.none(), "out"_a.noconvert(),
-      nb::sig("def draw_seeds(keys: NDArray[numpy.uint64], positions: NDArray[numpy.int64], "
-              "counts: NDArray[numpy.int64], slots: NDArray[numpy.int64], wanted: IntArray | None, "
-              "out: NDArray[numpy.uint32]) -> None"),
+      nb::sig(
+          "def draw_seeds(keys: numpy.typing.NDArray[numpy.uint64], "
+          "positions: numpy.typing.NDArray[numpy.int64], "
+          "counts: numpy.typing.NDArray[numpy.int64], slots: numpy.typing.NDArray[numpy.int64], "
+          "wanted: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, "
+          "out: numpy.typing.NDArray[numpy.uint32]) -> None"),
       "Moves the streams of slots to wanted[slot] (one position on for None), in place, and writes "
       "their device seeds to out[slot]. ValueError for slots outside the arrays. Follows chapter "
       "20, section 5.5.");

@@ -70,12 +70,15 @@ void bind_key(nb::module_& m) {
              return "SignatureKey(" +
                     nb::cast<std::string>(nb::repr(packed_to_python(key.packed()))) + ")";
            })
-      .def("__reduce__", [](nb::handle self) {
-        nb::object partial = nb::module_::import_("functools").attr("partial");
-        const auto& key = nb::cast<const SignatureKey&>(self);
-        return nb::make_tuple(partial(self.type(), "packed"_a = as_bytes(key.packed())),
-                              nb::tuple());
-      });
+      .def(
+          "__reduce__",
+          [](nb::handle self) {
+            nb::object partial = nb::module_::import_("functools").attr("partial");
+            const auto& key = nb::cast<const SignatureKey&>(self);
+            return nb::make_tuple(partial(self.type(), "packed"_a = as_bytes(key.packed())),
+                                  nb::tuple());
+          },
+          nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"));
 }
 
 template <class T>
@@ -100,9 +103,17 @@ void bind_prefill_signatures(nb::module_& m) {
           [](PrefillProgramSignature* self, std::string variant, std::int64_t batch,
              std::int64_t length, std::int64_t width, Width chunk_width, std::string path,
              bool penalties, bool logprobs, Width tile_start) {
-            new (self)
-                PrefillProgramSignature({std::move(variant), batch, length, width, chunk_width,
-                                         std::move(path), penalties, logprobs, tile_start});
+            new (self) PrefillProgramSignature({
+                .operation_variant = std::move(variant),
+                .padded_batch_size = batch,
+                .invocation_sequence_length = length,
+                .page_table_width = width,
+                .chunk_page_table_width = chunk_width,
+                .sampling_path = std::move(path),
+                .penalties_enabled = penalties,
+                .logprobs_enabled = logprobs,
+                .last_token_tile_start = tile_start,
+            });
           },
           "operation_variant"_a, "padded_batch_size"_a, "invocation_sequence_length"_a,
           "page_table_width"_a, "chunk_page_table_width"_a, "sampling_path"_a,
@@ -116,8 +127,16 @@ void bind_prefill_signatures(nb::module_& m) {
           [](PrefillTraceSignature* self, std::string variant, std::int64_t batch,
              std::int64_t length, std::int64_t width, Width chunk_width, std::string path,
              bool penalties, bool logprobs) {
-            new (self) PrefillTraceSignature({std::move(variant), batch, length, width, chunk_width,
-                                              std::move(path), penalties, logprobs});
+            new (self) PrefillTraceSignature({
+                .operation_variant = std::move(variant),
+                .padded_batch_size = batch,
+                .padded_sequence_length = length,
+                .page_table_width = width,
+                .chunk_page_table_width = chunk_width,
+                .sampling_path = std::move(path),
+                .penalties_enabled = penalties,
+                .logprobs_enabled = logprobs,
+            });
           },
           "operation_variant"_a, "padded_batch_size"_a, "padded_sequence_length"_a,
           "page_table_width"_a, "chunk_page_table_width"_a, "sampling_path"_a = "logits",
@@ -131,8 +150,15 @@ void bind_decode_signature(nb::module_& m, const char* name, const char* doc) {
           "__init__",
           [](T* self, std::int64_t batch_size, std::int64_t width, std::string path, bool feedback,
              bool penalties, bool logprobs) {
-            new (self) T(typename T::FieldsType{
-                {batch_size, width, std::move(path), feedback, penalties, logprobs}});
+            const signature::DecodeFields fields{
+                .batch_size = batch_size,
+                .page_table_width = width,
+                .sampling_path = std::move(path),
+                .device_feedback = feedback,
+                .penalties_enabled = penalties,
+                .logprobs_enabled = logprobs,
+            };
+            new (self) T(typename T::FieldsType{fields});
           },
           "batch_size"_a, "page_table_width"_a, "sampling_path"_a, "device_feedback"_a,
           "penalties_enabled"_a = false, "logprobs_enabled"_a = false);

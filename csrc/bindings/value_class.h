@@ -40,16 +40,24 @@ inline std::string keyword_repr(nb::handle self, const FieldNames& names) {
 /// `__replace__`. The last two go through the constructor, so that its checks run again.
 template <class Class>
 void def_keyword_object(Class& cls, const FieldNames& names) {
+  const auto replace = "def __replace__(self, /, **changes: typing.Any) -> " +
+                       nb::cast<std::string>(cls.attr("__name__"));
   cls.def("__repr__", [names](nb::handle self) { return keyword_repr(self, names); });
-  cls.def("__reduce__", [names](nb::handle self) {
-    nb::object partial = nb::module_::import_("functools").attr("partial");
-    return nb::make_tuple(partial(self.type(), **keywords_of(self, names)), nb::tuple());
-  });
-  cls.def("__replace__", [names](nb::handle self, const nb::kwargs& changes) {
-    nb::dict fields = keywords_of(self, names);
-    fields.update(changes);
-    return nb::handle(self.type())(**fields);
-  });
+  cls.def(
+      "__reduce__",
+      [names](nb::handle self) {
+        nb::object partial = nb::module_::import_("functools").attr("partial");
+        return nb::make_tuple(partial(self.type(), **keywords_of(self, names)), nb::tuple());
+      },
+      nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"));
+  cls.def(
+      "__replace__",
+      [names](nb::handle self, const nb::kwargs& changes) {
+        nb::dict fields = keywords_of(self, names);
+        fields.update(changes);
+        return nb::handle(self.type())(**fields);
+      },
+      nb::sig(replace.c_str()));
 }
 
 /// A value's own cached hash if it has one, else the hash over its field list.

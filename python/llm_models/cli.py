@@ -11,6 +11,7 @@ import typer
 
 import llm_models.blas_threads  # noqa: F401  # before anything that imports NumPy
 from llm_models.cli_generate import Execution, GenerateOptions, TraceChoice, run_generate
+from llm_models.cli_plan import PlanOptions, run_plan
 
 # typer may carry a click of its own, so its error types are reached through typer.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -72,6 +73,44 @@ def generate(
             device_sampling=device_sampling,
             execution=execution,
             raw=raw,
+            json=json,
+        )
+    )
+
+
+@app.command()
+def plan(
+    lengths: Annotated[str, typer.Option(help="Prompt lengths in tokens, one a row: 100,300,3000.")],
+    cached: Annotated[str | None, typer.Option(help="Tokens of each row that the cache holds. Default: none.")] = None,
+    slots: Annotated[str | None, typer.Option(help="Slot of each row. Default: 0, 1, 2 and so on.")] = None,
+    block_size: Annotated[int, typer.Option(help="Tokens a KV block.")] = 32,
+    max_batch_size: Annotated[int, typer.Option(help="Slots of the lane.")] = 32,
+    max_prefill_batch_size: Annotated[int, typer.Option(help="Most rows of a wave: 1, 2, 4, 8, 16 or 32.")] = 8,
+    chunk: Annotated[int, typer.Option(help="Longest prefill in one piece, in tokens.")] = 2048,
+    max_seq_len: Annotated[
+        int | None, typer.Option(help="Longest sequence in tokens. Default: the longest prompt.")
+    ] = None,
+    num_blocks: Annotated[int | None, typer.Option(help="Blocks of the cache. Default: enough for every slot.")] = None,
+    no_batching: Annotated[bool, typer.Option("--no-batching", help="Plan every row for itself.")] = False,
+    alignment: Annotated[
+        int | None, typer.Option(help="Cached tokens are rounded down to this. Default: the block size.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Show what a prefill call becomes, and why, without a device. Row r owns blocks r * width, r * width + 1, ..."""
+    run_plan(
+        PlanOptions(
+            lengths=lengths,
+            cached=cached,
+            slots=slots,
+            block_size=block_size,
+            max_batch_size=max_batch_size,
+            max_prefill_batch_size=max_prefill_batch_size,
+            chunk=chunk,
+            max_seq_len=max_seq_len,
+            num_blocks=num_blocks,
+            batching=not no_batching,
+            alignment=alignment,
             json=json,
         )
     )

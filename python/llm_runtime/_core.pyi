@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 
 import numpy
 import numpy.typing
-from numpy.typing import NDArray
-from typing_extensions import Self
 
 
 class SignatureKey:
@@ -46,7 +44,7 @@ class SignatureKey:
 
     def __repr__(self) -> str: ...
 
-    def __reduce__(self) -> tuple[object, ...]: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
 class PrefillProgramSignature:
     """Identity of an eager prefill program. Follows chapter 10, section 7.1."""
@@ -86,9 +84,9 @@ class PrefillProgramSignature:
 
     def __repr__(self) -> str: ...
 
-    def __reduce__(self) -> tuple[object, ...]: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
-    def __replace__(self, **changes: object) -> Self: ...
+    def __replace__(self, /, **changes: Any) -> PrefillProgramSignature: ...
 
     @property
     def key(self) -> SignatureKey:
@@ -132,9 +130,9 @@ class PrefillTraceSignature:
 
     def __repr__(self) -> str: ...
 
-    def __reduce__(self) -> tuple[object, ...]: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
-    def __replace__(self, **changes: object) -> Self: ...
+    def __replace__(self, /, **changes: Any) -> PrefillTraceSignature: ...
 
     @property
     def key(self) -> SignatureKey:
@@ -172,9 +170,9 @@ class DecodeProgramSignature:
 
     def __repr__(self) -> str: ...
 
-    def __reduce__(self) -> tuple[object, ...]: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
-    def __replace__(self, **changes: object) -> Self: ...
+    def __replace__(self, /, **changes: Any) -> DecodeProgramSignature: ...
 
     @property
     def key(self) -> SignatureKey:
@@ -212,9 +210,9 @@ class DecodeTraceSignature:
 
     def __repr__(self) -> str: ...
 
-    def __reduce__(self) -> tuple[object, ...]: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
-    def __replace__(self, **changes: object) -> Self: ...
+    def __replace__(self, /, **changes: Any) -> DecodeTraceSignature: ...
 
     @property
     def key(self) -> SignatureKey:
@@ -249,9 +247,9 @@ class PageTableLayout:
 
     def __repr__(self) -> str: ...
 
-    def __reduce__(self) -> tuple[object, ...]: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
-    def __replace__(self, **changes: object) -> Self: ...
+    def __replace__(self, /, **changes: Any) -> PageTableLayout: ...
 
     @staticmethod
     def resolve(*, block_size: int, model_max_sequence_length: int, physical_num_blocks: int, max_prefill_chunk_size: int) -> PageTableLayout:
@@ -267,7 +265,7 @@ def fit_paged_kv_num_blocks(num_blocks: int, *, max_seq_len: int, block_size: in
 class PrefillChunk:
     """One invocation of a request. Follows chapter 10, section 4.2."""
 
-    def __init__(self, token_slice: slice, chunk_start_idx: int, chunk_size: int, chunk_page_table: NDArray[Any] | None, contains_last_token: bool) -> None:
+    def __init__(self, token_slice: slice, chunk_start_idx: int, chunk_size: int, chunk_page_table: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, contains_last_token: bool) -> None:
         """ValueError unless slice, start and size fit together."""
 
     @property
@@ -287,9 +285,9 @@ class PrefillChunk:
 
     def __repr__(self) -> str: ...
 
-    def __reduce__(self) -> tuple[object, ...]: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
-    def __replace__(self, **changes: object) -> Self: ...
+    def __replace__(self, /, **changes: Any) -> PrefillChunk: ...
 
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
@@ -298,7 +296,7 @@ class PrefillRequest:
     A prefill that runs as a unit: tokens int64 [padded_batch_size, padded_sequence_length], page_table int32 [padded_batch_size, page_table_width]. Follows chapter 10, section 4.3.
     """
 
-    def __init__(self, *, kind: str, source_rows: Sequence[int], slots: Sequence[int], tokens: NDArray[Any], page_table: NDArray[Any], prompt_lengths: Sequence[int], cached_tokens: Sequence[int], last_token_indices: Sequence[int], padded_sequence_length: int, padded_batch_size: int, chunks: tuple[PrefillChunk, ...], uses_chunked_prefill: bool) -> None:
+    def __init__(self, *, kind: str, source_rows: Sequence[int], slots: Sequence[int], tokens: numpy.typing.NDArray[numpy.int32 | numpy.int64], page_table: numpy.typing.NDArray[numpy.int32 | numpy.int64], prompt_lengths: Sequence[int], cached_tokens: Sequence[int], last_token_indices: Sequence[int], padded_sequence_length: int, padded_batch_size: int, chunks: tuple[PrefillChunk, ...], uses_chunked_prefill: bool) -> None:
         """
         Copies the arrays. ValueError unless arrays, rows and chunks fit together.
         """
@@ -344,9 +342,9 @@ class PrefillRequest:
 
     def __repr__(self) -> str: ...
 
-    def __reduce__(self) -> tuple[object, ...]: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
-    def __replace__(self, **changes: object) -> Self: ...
+    def __replace__(self, /, **changes: Any) -> PrefillRequest: ...
 
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
@@ -366,9 +364,30 @@ def validate_prefill_chunk_size(cap: int) -> None:
 def prefill_bucket_ladder(max_prefill_chunk_size: int, max_seq_len: int) -> tuple[int, ...]:
     """Buckets up to the smaller limit. Follows chapter 10, section 5.9."""
 
-def plan_prefill(*, tokens: NDArray[Any], page_table: NDArray[Any], prompt_lens: NDArray[Any] | None, empty_slots: Sequence[int] | None, start_pos: NDArray[Any] | None, block_size: int, max_batch_size: int, max_prefill_chunk_size: int, supports_batched_prefill: bool, disable_batched_prefill: bool, max_prefill_batch_size: int, max_actual_page_table_width: int | None, canonical_page_table_width: int | None, start_alignment: int) -> tuple[PrefillRequest, ...]:
+class PrefillFallback:
+    """
+    Why rows of one padded length became single requests: the rule that decided, in one word, and its numbers. Follows chapter 10, section 5.4.
+    """
+
+    @property
+    def rows(self, /) -> tuple[int, ...]: ...
+
+    @property
+    def rule(self) -> str: ...
+
+    @property
+    def detail(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+def plan_prefill(*, tokens: numpy.typing.NDArray[numpy.int32 | numpy.int64], page_table: numpy.typing.NDArray[numpy.int32 | numpy.int64], prompt_lens: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, empty_slots: Sequence[int] | None, start_pos: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, block_size: int, max_batch_size: int, max_prefill_chunk_size: int, supports_batched_prefill: bool, disable_batched_prefill: bool, max_prefill_batch_size: int, max_actual_page_table_width: int | None, canonical_page_table_width: int | None, start_alignment: int) -> tuple[PrefillRequest, ...]:
     """
     Plan a batch of one lane: tokens [N, T] and page_table [N, W], prompt_lens and start_pos [N], all int32 or int64. ValueError for a batch or limits that cannot be planned; nothing is planned then. Follows chapter 10, section 5.
+    """
+
+def explain_prefill(*, tokens: numpy.typing.NDArray[numpy.int32 | numpy.int64], page_table: numpy.typing.NDArray[numpy.int32 | numpy.int64], prompt_lens: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, empty_slots: Sequence[int] | None, start_pos: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, block_size: int, max_batch_size: int, max_prefill_chunk_size: int, supports_batched_prefill: bool, disable_batched_prefill: bool, max_prefill_batch_size: int, max_actual_page_table_width: int | None, canonical_page_table_width: int | None, start_alignment: int) -> tuple[tuple[PrefillRequest, ...], tuple[PrefillFallback, ...]]:
+    """
+    The plan of plan_prefill, and for each padded length whose rows did not become a wave the rule that decided.
     """
 
 def build_program_signatures(request: PrefillRequest, sampling_path: str, *, static_q128_topk_supported: bool, penalties_enabled: bool = False, logprobs_enabled: bool = False) -> tuple[PrefillProgramSignature, ...]:
@@ -417,9 +436,9 @@ class RefreshPolicy:
 
     def __repr__(self) -> str: ...
 
-    def __reduce__(self) -> tuple[object, ...]: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
-    def __replace__(self, **changes: object) -> Self: ...
+    def __replace__(self, /, **changes: Any) -> RefreshPolicy: ...
 
 class RefreshDecision:
     """What one replay copies to the device before it runs."""
@@ -441,9 +460,9 @@ class RefreshDecision:
 
     def __repr__(self) -> str: ...
 
-    def __reduce__(self) -> tuple[object, ...]: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
-    def __replace__(self, **changes: object) -> Self: ...
+    def __replace__(self, /, **changes: Any) -> RefreshDecision: ...
 
 def decide_refresh(policy: RefreshPolicy, *, switched: bool, reset_batch: bool, device_feedback_enabled: bool, feedback_compatible: bool, page_table_changed: bool, reload_inputs: bool | None, reload_page_table: bool, reload_sampling_params: bool) -> RefreshDecision:
     """
@@ -529,7 +548,7 @@ def device_seed(key: int, position: int) -> int:
     The seed that the device gets for the token behind a position of a stream.
     """
 
-def draw_seeds(keys: NDArray[numpy.uint64], positions: NDArray[numpy.int64], counts: NDArray[numpy.int64], slots: NDArray[numpy.int64], wanted: NDArray[Any] | None, out: NDArray[numpy.uint32]) -> None:
+def draw_seeds(keys: numpy.typing.NDArray[numpy.uint64], positions: numpy.typing.NDArray[numpy.int64], counts: numpy.typing.NDArray[numpy.int64], slots: numpy.typing.NDArray[numpy.int64], wanted: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, out: numpy.typing.NDArray[numpy.uint32]) -> None:
     """
     Moves the streams of slots to wanted[slot] (one position on for None), in place, and writes their device seeds to out[slot]. ValueError for slots outside the arrays. Follows chapter 20, section 5.5.
     """

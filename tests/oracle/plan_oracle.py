@@ -148,22 +148,26 @@ def padded_list(values: list[int], width: int, filler: int) -> list[int]:
     return values + [filler] * (width - len(values))
 
 
-def wave_size(members: list[Row], rules: Rules) -> int | None:
-    """Physical rows of the bucket's wave, None for single rows."""
-    padded = bucket(members[0].uncached)
-    sizes = [size for size in PHYSICAL_BATCHES if size >= len(members)]
-    refused = (
-        len(members) < 2
-        or not rules.supports_batched_prefill
-        or rules.disable_batched_prefill
-        or any(row.start for row in members)
-        or padded > rules.max_prefill_chunk_size
-        or not sizes
-        or sizes[0] > rules.max_prefill_batch_size
-        or sizes[0] > rules.max_batch_size
-        or sizes[0] * padded >= WAVE_TOKEN_CEILING
-    )
-    return None if refused else sizes[0]
+def singles_rule(members: list[Row], rules: Rules) -> str | None:
+    """The first rule that makes the bucket's rows single requests, None for a wave."""
+    padded, size = bucket(members[0].uncached), wave_size(members)
+    broken = {
+        "fewer_than_two_rows": len(members) < 2,
+        "not_supported": not rules.supports_batched_prefill,
+        "disabled": rules.disable_batched_prefill,
+        "cached_tokens": any(row.start for row in members),
+        "max_prefill_chunk_size": padded > rules.max_prefill_chunk_size,
+        "physical_batch_sizes": size is None,
+        "max_prefill_batch_size": size is not None and size > rules.max_prefill_batch_size,
+        "max_batch_size": size is not None and size > rules.max_batch_size,
+        "wave_token_ceiling": size is not None and size * padded >= WAVE_TOKEN_CEILING,
+    }
+    return next((rule for rule, is_broken in broken.items() if is_broken), None)
+
+
+def wave_size(members: list[Row]) -> int | None:
+    """Physical rows of a wave of these rows, None if no size holds them."""
+    return next((size for size in PHYSICAL_BATCHES if size >= len(members)), None)
 
 
 def plan_wave(
@@ -214,7 +218,7 @@ def plan_single(row: Row, tokens: list[list[int]], table: list[list[int]], rules
     return request
 
 
-def plan(
+def explain(
     *,
     tokens: Any,
     page_table: Any,
@@ -222,8 +226,9 @@ def plan(
     empty_slots: Sequence[int] | None = None,
     start_pos: Any = None,
     **policy: Any,
-) -> list[Request]:
-    """The requests of one call; `Refusal` where the planner must raise `ValueError`."""
+) -> tuple[list[Request], list[tuple[tuple[int, ...], str]]]:
+    """The requests of one call, and (rows, rule) of each bucket without a wave; `Refusal` where the planner must
+    raise `ValueError`."""
     rules = Rules(**policy)
     check_rules(rules)
     count, width = tokens.shape
@@ -245,11 +250,18 @@ def plan(
 
     waves: list[Request] = []
     singles: list[Row] = []
+    fallbacks: list[tuple[tuple[int, ...], str]] = []
     for members in buckets.values():
-        size = wave_size(members, rules)
-        if size is None:
-            singles += members
-        else:
+        rule, size = singles_rule(members, rules), wave_size(members)
+        if rule is None and size is not None:
             waves.append(plan_wave(members, size, token_rows, table_rows, rules))
+        else:
+            singles += members
+            fallbacks.append((tuple(row.source for row in members), str(rule)))
     singles.sort(key=lambda row: row.source)
-    return waves + [plan_single(row, token_rows, table_rows, rules) for row in singles]
+    return waves + [plan_single(row, token_rows, table_rows, rules) for row in singles], fallbacks
+
+
+def plan(**call: Any) -> list[Request]:
+    """The requests of one call alone."""
+    return explain(**call)[0]

@@ -18,6 +18,8 @@ many = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+#: For the one comparison that every field of every plan depends on.
+thousands = settings(many, max_examples=max(EXAMPLES, 2000))
 Call = dict[str, Any]
 
 BUCKET_EDGES = [1, *(edge + step for edge in (32, 128, 256, 1024, 2048, 4096) for step in (-1, 0, 1))]

@@ -42,10 +42,12 @@ PageTableLayout resolve_layout(std::int64_t block_size, std::int64_t model_max_s
                 "; allocate at least ", decode_width, " blocks");
   // The last chunk of a prompt that ends with its first token hangs over by the rest of the chunk.
   const auto overhang = ceil_div(max_prefill_chunk_size - 1, block_size);
-  return checked({.block_size = block_size,
-                  .raw_capacity_width = raw,
-                  .prefill_width = round_up(raw + overhang, kWidthAlignment),
-                  .decode_width = decode_width});
+  return checked({
+      .block_size = block_size,
+      .raw_capacity_width = raw,
+      .prefill_width = round_up(raw + overhang, kWidthAlignment),
+      .decode_width = decode_width,
+  });
 }
 
 std::int64_t fit_paged_kv_num_blocks(std::int64_t num_blocks, std::int64_t max_seq_len,

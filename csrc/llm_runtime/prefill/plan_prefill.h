@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "llm_runtime/prefill/prefill_batch.h"
@@ -12,5 +15,20 @@ namespace llm_runtime::prefill {
 /// physical wave or single requests. Waves come first, in the order in which their buckets appear,
 /// then singles by ascending row.
 std::vector<PrefillRequest> plan_prefill(const PrefillBatch& batch, const PrefillLimits& limits);
+
+/// Why the rows of one padded length did not become a wave.
+struct PrefillFallback {
+  std::vector<std::int64_t> rows;  // as the caller numbers them
+  std::string_view rule;
+  std::string detail;
+};
+
+struct ExplainedPlan {
+  std::vector<PrefillRequest> requests;
+  std::vector<PrefillFallback> fallbacks;  // in the order in which their buckets appear
+};
+
+/// The same plan, and for each bucket without a wave the rule that decided.
+ExplainedPlan explain_prefill(const PrefillBatch& batch, const PrefillLimits& limits);
 
 }  // namespace llm_runtime::prefill

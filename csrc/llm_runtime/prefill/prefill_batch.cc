@@ -2,6 +2,7 @@
 #include "llm_runtime/prefill/prefill_batch.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "llm_runtime/paging/page_table_layout.h"
 #include "llm_runtime/prefill/prefill_lengths.h"
@@ -22,7 +23,7 @@ void check_vector(const std::optional<IntArray>& values, std::size_t rows, const
 void check_slots(const PrefillBatch& batch, std::int64_t max_batch_size) {
   const auto rows = batch.tokens.rows();
   if (!batch.empty_slots) {
-    require_value(static_cast<std::int64_t>(rows) <= max_batch_size, "a batch of ", rows,
+    require_value(std::cmp_less_equal(rows, max_batch_size), "a batch of ", rows,
                   " rows does not fit into the ", max_batch_size, " slots of the lane");
     return;
   }
@@ -44,7 +45,7 @@ void check_widths(const PrefillLimits& limits) {
   const auto& canonical = limits.canonical_page_table_width;
   require_value(raw.has_value() == canonical.has_value(),
                 "max_actual_page_table_width and canonical_page_table_width come together");
-  if (!raw) return;
+  if (!raw || !canonical) return;
   require_value(*raw > 0 && *canonical >= *raw && *canonical <= kMaxCount,
                 "page-table widths must satisfy 0 < max_actual_page_table_width <= "
                 "canonical_page_table_width, not ",
@@ -69,11 +70,13 @@ PrefillRow checked_row(const PrefillBatch& batch, const PrefillLimits& limits, s
   require_value(cached % limits.block_size == 0, "row ", row, ": start ", cached,
                 " must be block aligned, a multiple of block_size ", limits.block_size);
   const auto slot = batch.empty_slots ? (*batch.empty_slots)[row] : static_cast<std::int64_t>(row);
-  return {.source_row = static_cast<std::int64_t>(row),
-          .slot = slot,
-          .prompt_length = length,
-          .cached_tokens = effective_start(cached, length, limits.start_alignment),
-          .last_token_index = length - 1};
+  return {
+      .source_row = static_cast<std::int64_t>(row),
+      .slot = slot,
+      .prompt_length = length,
+      .cached_tokens = effective_start(cached, length, limits.start_alignment),
+      .last_token_index = length - 1,
+  };
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kSecondBucket = 1024;
 constexpr std::int64_t kGranularity = 2048;
-constexpr std::array<std::int64_t, 6> kPhysicalBatches{1, 2, 4, 8, 16, 32};
+constexpr std::array<std::int64_t, 6> kPhysicalBatches{1, 2, 4, 8, 16, kLargestPhysicalBatch};
 
 bool is_power_of_two(std::int64_t value) {
   return std::has_single_bit(static_cast<std::uint64_t>(value));

@@ -26,6 +26,9 @@ std::int64_t max_prefill_chunk_size(std::int64_t sequence_length, std::int64_t m
 std::vector<std::int64_t> prefill_bucket_ladder(std::int64_t max_prefill_chunk_size,
                                                 std::int64_t max_seq_len);
 
+/// No wave has more physical rows.
+inline constexpr std::int64_t kLargestPhysicalBatch = 32;
+
 /// The smallest supported physical batch that holds `rows`, if there is one.
 std::optional<std::int64_t> physical_batch_size(std::int64_t rows);
 

@@ -2,6 +2,7 @@
 #include "llm_runtime/prefill/prefill_request.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "llm_runtime/support/errors.h"
 
@@ -10,8 +11,7 @@ namespace llm_runtime::prefill {
 namespace {
 
 void require_size(std::size_t size, std::int64_t wanted, const char* what, const char* field) {
-  require_value(static_cast<std::int64_t>(size) == wanted, what, " are ", size, " but ", field,
-                " is ", wanted);
+  require_value(std::cmp_equal(size, wanted), what, " are ", size, " but ", field, " is ", wanted);
 }
 
 }  // namespace
@@ -22,7 +22,7 @@ std::string_view kind_name(PrefillKind kind) {
 
 PrefillKind kind_of(std::string_view name) {
   if (name == "single") return PrefillKind::kSingle;
-  require_value(name == "batched", "kind must be \"single\" or \"batched\", not \"", name, "\"");
+  require_value(name == "batched", "kind must be 'single' or 'batched', not '", name, "'");
   return PrefillKind::kBatched;
 }
 
@@ -52,11 +52,13 @@ std::vector<PrefillRow> zip_rows(std::span<const std::int64_t> source_rows,
   std::vector<PrefillRow> rows;
   rows.reserve(count);
   for (std::size_t i = 0; i < count; ++i)
-    rows.push_back({.source_row = source_rows[i],
-                    .slot = slots[i],
-                    .prompt_length = prompt_lengths[i],
-                    .cached_tokens = cached_tokens[i],
-                    .last_token_index = last_token_indices[i]});
+    rows.push_back({
+        .source_row = source_rows[i],
+        .slot = slots[i],
+        .prompt_length = prompt_lengths[i],
+        .cached_tokens = cached_tokens[i],
+        .last_token_index = last_token_indices[i],
+    });
   return rows;
 }
 

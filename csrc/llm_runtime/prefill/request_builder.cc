@@ -16,12 +16,14 @@ namespace {
 std::size_t as_size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 PrefillChunk whole_request(std::int64_t padded_length) {
-  return {.token_start = 0,
-          .token_stop = padded_length,
-          .chunk_start_idx = 0,
-          .chunk_size = padded_length,
-          .chunk_page_table = std::nullopt,
-          .contains_last_token = true};
+  return {
+      .token_start = 0,
+      .token_stop = padded_length,
+      .chunk_start_idx = 0,
+      .chunk_size = padded_length,
+      .chunk_page_table = std::nullopt,
+      .contains_last_token = true,
+  };
 }
 
 bool is_no_block(std::int64_t id) { return id < 0 || id > kMaxCount; }
@@ -95,7 +97,8 @@ PrefillRequest RequestBuilder::wave(std::vector<PrefillRow> rows, std::int64_t p
   }
   // Padding rows compute nothing that is kept: zero tokens, and fills skip them.
   std::ranges::fill(tokens.subspan(rows.size() * length), 0);
-  std::ranges::fill(table.subspan(rows.size() * columns), paging::kSkipBlock);
+  paging::write_table_row(batch_.page_table, 0, 0, 0, paging::kSkipBlock,
+                          table.subspan(rows.size() * columns));
   request.rows = std::move(rows);
   return request;
 }
@@ -104,9 +107,11 @@ RequestBuilder::Cut RequestBuilder::cut(const PrefillRow& row, std::int64_t padd
   const auto cap = limits_.max_prefill_chunk_size;
   const auto size =
       padded_length > cap ? max_prefill_chunk_size(padded_length, cap) : padded_length;
-  return {.chunked = padded_length > cap || row.cached_tokens > 0,
-          .size = size,
-          .count = ceil_div(row.uncached_tokens(), size)};  // none of padding only
+  return {
+      .chunked = padded_length > cap || row.cached_tokens > 0,
+      .size = size,
+      .count = ceil_div(row.uncached_tokens(), size),
+  };  // none of padding only
 }
 
 PrefillRequest RequestBuilder::single(const PrefillRow& row, std::int64_t padded_length) const {
@@ -147,12 +152,14 @@ void RequestBuilder::add_chunks(PrefillRequest& request, const Cut& cut, std::si
     const auto position = row.cached_tokens + start;
     const auto first = as_size(position / limits_.block_size);
     const auto mapped = std::min(width, blocks - first);
-    request.chunks.push_back({.token_start = start,
-                              .token_stop = start + cut.size,
-                              .chunk_start_idx = position,
-                              .chunk_size = cut.size,
-                              .chunk_page_table = tables.take(1, width),
-                              .contains_last_token = start + cut.size >= row.uncached_tokens()});
+    request.chunks.push_back({
+        .token_start = start,
+        .token_stop = start + cut.size,
+        .chunk_start_idx = position,
+        .chunk_size = cut.size,
+        .chunk_page_table = tables.take(1, width),
+        .contains_last_token = start + cut.size >= row.uncached_tokens(),
+    });
     paging::write_table_row(batch_.page_table, as_size(row.source_row), first, mapped,
                             paging::kSkipBlock, tables.taken());
   }

@@ -45,16 +45,17 @@ std::vector<signature::PrefillProgramSignature> build_program_signatures(
                             chunk_width(*previous) == chunk_width(chunk);
     previous = &chunk;
     if (same_shape) continue;  // planned chunks are all alike
-    signature::PrefillProgramSignature program(
-        {.operation_variant = std::string(operation_variant(request)),
-         .padded_batch_size = request.padded_batch_size,
-         .invocation_sequence_length = chunk.chunk_size,
-         .page_table_width = static_cast<std::int64_t>(request.page_table.columns()),
-         .chunk_page_table_width = chunk_width(chunk),
-         .sampling_path = std::string(sampling.path),
-         .penalties_enabled = sampling.penalties_enabled,
-         .logprobs_enabled = sampling.logprobs_enabled,
-         .last_token_tile_start = tile_start});
+    signature::PrefillProgramSignature program({
+        .operation_variant = std::string(operation_variant(request)),
+        .padded_batch_size = request.padded_batch_size,
+        .invocation_sequence_length = chunk.chunk_size,
+        .page_table_width = static_cast<std::int64_t>(request.page_table.columns()),
+        .chunk_page_table_width = chunk_width(chunk),
+        .sampling_path = std::string(sampling.path),
+        .penalties_enabled = sampling.penalties_enabled,
+        .logprobs_enabled = sampling.logprobs_enabled,
+        .last_token_tile_start = tile_start,
+    });
     if (std::ranges::find(programs, program) == programs.end())
       programs.push_back(std::move(program));
   }
@@ -64,15 +65,16 @@ std::vector<signature::PrefillProgramSignature> build_program_signatures(
 signature::PrefillTraceSignature build_trace_signature(const PrefillRequest& request,
                                                        const SamplingIdentity& sampling) {
   const PrefillChunk& chunk = request.chunks.front();
-  return signature::PrefillTraceSignature(
-      {.operation_variant = std::string(operation_variant(request)),
-       .padded_batch_size = request.padded_batch_size,
-       .padded_sequence_length = chunk.chunk_size,
-       .page_table_width = static_cast<std::int64_t>(request.page_table.columns()),
-       .chunk_page_table_width = chunk_width(chunk),
-       .sampling_path = std::string(sampling.path),
-       .penalties_enabled = sampling.penalties_enabled,
-       .logprobs_enabled = sampling.logprobs_enabled});
+  return signature::PrefillTraceSignature({
+      .operation_variant = std::string(operation_variant(request)),
+      .padded_batch_size = request.padded_batch_size,
+      .padded_sequence_length = chunk.chunk_size,
+      .page_table_width = static_cast<std::int64_t>(request.page_table.columns()),
+      .chunk_page_table_width = chunk_width(chunk),
+      .sampling_path = std::string(sampling.path),
+      .penalties_enabled = sampling.penalties_enabled,
+      .logprobs_enabled = sampling.logprobs_enabled,
+  });
 }
 
 }  // namespace llm_runtime::prefill

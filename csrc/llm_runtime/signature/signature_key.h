@@ -58,7 +58,7 @@ SignatureKey pack_fields(const T& value, const std::pair<std::string_view, Leadi
   KeyWriter writer;
   (writer.pair(leading.first, leading.second), ...);
   for_each_field<T>([&](const auto& entry) {
-    const auto& member = value.*(entry.member);
+    const auto& member = value.*entry.member;
     if constexpr (!std::is_same_v<std::decay_t<decltype(entry.omitted)>, NeverOmitted>) {
       if (member == entry.omitted) return;
     }

@@ -24,9 +24,9 @@ class WrongType : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
-[[noreturn]] void throw_invalid_value(std::string text);
-[[noreturn]] void throw_illegal_state(std::string text);
-[[noreturn]] void throw_wrong_type(std::string text);
+[[noreturn]] void throw_invalid_value(const std::string& text);
+[[noreturn]] void throw_illegal_state(const std::string& text);
+[[noreturn]] void throw_wrong_type(const std::string& text);
 
 /// Refuses a bad argument; the text is put together only on failure.
 template <class... Parts>

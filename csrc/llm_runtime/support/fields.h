@@ -51,7 +51,7 @@ template <class T>
 std::size_t hash_fields(const T& value) {
   std::size_t seed = 0;
   for_each_field<T>([&](const auto& entry) {
-    const auto& member = value.*(entry.member);
+    const auto& member = value.*entry.member;
     seed = combine_hash(seed, std::hash<std::decay_t<decltype(member)>>{}(member));
   });
   return seed;

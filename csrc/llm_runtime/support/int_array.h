@@ -26,12 +26,12 @@ class IntArray {
 
   /// A contiguous matrix or vector.
   template <class T>
-  static IntArray matrix(const T* data, std::size_t rows, std::size_t columns) {
-    return {data, 2, {rows, columns}, static_cast<std::ptrdiff_t>(columns)};
+  static IntArray matrix(std::span<const T> data, std::size_t rows, std::size_t columns) {
+    return {data.data(), 2, {rows, columns}, static_cast<std::ptrdiff_t>(columns)};
   }
   template <class T>
-  static IntArray vector(const T* data, std::size_t size) {
-    return {data, 1, {1, size}, 0};
+  static IntArray vector(std::span<const T> data) {
+    return {data.data(), 1, {1, data.size()}, static_cast<std::ptrdiff_t>(data.size())};
   }
 
   std::size_t rank() const { return rank_; }

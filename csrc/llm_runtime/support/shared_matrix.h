@@ -34,9 +34,11 @@ class SharedMatrix {
 /// One allocation for several matrices that are written once and then shared.
 template <class T>
 class MatrixMemory {
+  using Entries = T[];  // NOLINT(modernize-avoid-c-arrays): its length is known at run time only
+
  public:
   explicit MatrixMemory(std::size_t entries)
-      : memory_(std::make_shared_for_overwrite<T[]>(entries)) {}
+      : memory_(std::make_shared_for_overwrite<Entries>(entries)) {}
 
   /// The next `rows * columns` entries, still unwritten.
   SharedMatrix<T> take(std::size_t rows, std::size_t columns) {
@@ -49,7 +51,7 @@ class MatrixMemory {
   std::span<T> taken() const { return taken_; }
 
  private:
-  std::shared_ptr<T[]> memory_;
+  std::shared_ptr<Entries> memory_;
   std::span<T> taken_;
   std::size_t used_ = 0;
 };

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <span>
+
 #include "llm_runtime/decode/page_table.h"
 
 namespace llm_runtime::decode {
@@ -11,7 +13,7 @@ using ::testing::ElementsAre;
 
 template <class Id>
 IntArray matrix(const std::vector<Id>& ids, std::size_t rows, std::size_t columns) {
-  return IntArray::matrix(ids.data(), rows, columns);
+  return IntArray::matrix(std::span(ids), rows, columns);
 }
 
 TEST(PageTable, OwnsItsEntries) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "llm_runtime/decode/lane.h"
@@ -29,8 +30,8 @@ struct Buffers {
 
 void stage(const std::vector<std::int64_t>& tokens, const std::vector<std::int64_t>& start_pos,
            Buffers& buffers) {
-  stage_decode_inputs(IntArray::vector(tokens.data(), tokens.size()),
-                      IntArray::vector(start_pos.data(), start_pos.size()), buffers.out());
+  stage_decode_inputs(IntArray::vector(std::span(tokens)), IntArray::vector(std::span(start_pos)),
+                      buffers.out());
 }
 
 TEST(StageDecodeInputs, PadsTokensAndKeepsNegativePositions) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,15 +26,14 @@ template <class Id>
 struct Table {
   std::vector<Id> ids;
   std::size_t columns;
-  IntArray array() const { return IntArray::matrix(ids.data(), ids.size() / columns, columns); }
+  IntArray array() const { return IntArray::matrix(std::span(ids), ids.size() / columns, columns); }
 };
 
 using Table32 = Table<std::int32_t>;
 
 DecodeBatch prepare(DecodeTables& tables, const std::vector<std::int32_t>& start_pos,
                     const Table32& table, const TableCommands& commands = {}) {
-  return tables.prepare(IntArray::vector(start_pos.data(), start_pos.size()), table.array(),
-                        commands);
+  return tables.prepare(IntArray::vector(std::span(start_pos)), table.array(), commands);
 }
 
 TEST(DecodeTables, CopiesTheUsedPrefixAndZeroesTheRest) {
@@ -103,8 +103,7 @@ TEST(DecodeTables, AcceptsInt64AndRefusesIdsThatDoNotFit) {
   DecodeTables tables(1, kGeometry);
   const std::vector<std::int64_t> positions{33};
   const auto prepare64 = [&](const Table<std::int64_t>& table) {
-    return tables.prepare(IntArray::vector(positions.data(), positions.size()), table.array(),
-                          TableCommands{});
+    return tables.prepare(IntArray::vector(std::span(positions)), table.array(), TableCommands{});
   };
   const auto table =
       prepare64({{7, 8, std::int64_t{1} << 40}, 3}).page_table;  // garbage behind the prefix
@@ -125,9 +124,8 @@ TEST(DecodeTables, RefusesAPositionBeyondCapacityNamingRowPositionAndCapacity) {
       ThrowsMessage<InvalidValue>(AllOf(HasSubstr("row 1"), HasSubstr("128"), HasSubstr("capacity"),
                                         HasSubstr("4 blocks of 32"))));
   const std::vector<std::int64_t> far{0, std::numeric_limits<std::int64_t>::max()};
-  EXPECT_THROW(
-      tables.prepare(IntArray::vector(far.data(), far.size()), wide.array(), TableCommands{}),
-      InvalidValue);
+  EXPECT_THROW(tables.prepare(IntArray::vector(std::span(far)), wide.array(), TableCommands{}),
+               InvalidValue);
 }
 
 TEST(DecodeTables, RefusesATableTooNarrowForThePosition) {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "llm_runtime/paging/table_rows.h"
 
@@ -16,8 +17,8 @@ constexpr std::array<std::int64_t, 8> kWide{1, 2, 3, 99, 5, 6, 7, 98};
 constexpr std::array<std::int32_t, 8> kNarrow{1, 2, 3, 99, 5, 6, 7, 98};
 
 TEST(TableRows, CopyTheMappedPrefixAndNothingBehindIt) {
-  for (const auto& source :
-       {IntArray::matrix(kWide.data(), 2, 4), IntArray::matrix(kNarrow.data(), 2, 4)}) {
+  for (const auto& source : {IntArray::matrix(std::span<const std::int64_t>(kWide), 2, 4),
+                             IntArray::matrix(std::span<const std::int32_t>(kNarrow), 2, 4)}) {
     std::array<std::int32_t, 6> row{};
     write_table_row(source, 1, 0, 3, kSkipBlock, row);
     EXPECT_THAT(row, ElementsAre(5, 6, 7, -1, -1, -1));

@@ -30,7 +30,8 @@ struct PlanCall {
                        .canonical_page_table_width = 264,
                        .start_alignment = 32};
 
-  std::vector<PrefillRequest> plan() const {
+  template <class Plan>
+  auto with(Plan function) const {
     const auto rows = lengths.size();
     std::size_t width = 1;
     for (const auto length : lengths) width = std::max(width, static_cast<std::size_t>(length));
@@ -41,15 +42,19 @@ struct PlanCall {
       std::iota(table.begin() + static_cast<std::ptrdiff_t>(row * columns),
                 table.begin() + static_cast<std::ptrdiff_t>((row + 1) * columns),
                 static_cast<std::int32_t>(1000 * (row + 1)));
-    PrefillBatch batch{.tokens = IntArray::matrix(tokens.data(), rows, width),
-                       .page_table = IntArray::matrix(table.data(), rows, columns),
-                       .prompt_lens = IntArray::vector(lengths.data(), rows),
-                       .start_pos = std::nullopt,
-                       .empty_slots = std::nullopt};
-    if (!starts.empty()) batch.start_pos = IntArray::vector(starts.data(), starts.size());
+    PrefillBatch batch{
+        .tokens = IntArray::matrix(std::span<const std::int64_t>(tokens), rows, width),
+        .page_table = IntArray::matrix(std::span<const std::int32_t>(table), rows, columns),
+        .prompt_lens = IntArray::vector(std::span(lengths)),
+        .start_pos = std::nullopt,
+        .empty_slots = std::nullopt};
+    if (!starts.empty()) batch.start_pos = IntArray::vector(std::span(starts));
     if (slots) batch.empty_slots = std::span<const std::int64_t>(*slots);
-    return plan_prefill(batch, limits);
+    return function(batch, limits);
   }
+
+  std::vector<PrefillRequest> plan() const { return with(plan_prefill); }
+  ExplainedPlan explain() const { return with(explain_prefill); }
 };
 
 }  // namespace llm_runtime::prefill

@@ -96,6 +96,17 @@ TEST(PlanPrefill, ChunksOfPaddingNeedNoCapacity) {
               ThrowsMessage<InvalidValue>(HasSubstr("canonical_page_table_width 184")));
 }
 
+TEST(PlanPrefill, AFallbackNamesRowsRuleAndNumbers) {
+  const auto plan =
+      PlanCall{.lengths = {80, 700, 90, 160}, .starts = {0, 0, 0, 64}, .slots = {}}.explain();
+  EXPECT_EQ(plan.requests.size(), 4U);
+  ASSERT_EQ(plan.fallbacks.size(), 2U);
+  EXPECT_THAT(plan.fallbacks[0].rows, ElementsAre(0, 2, 3));
+  EXPECT_EQ(plan.fallbacks[0].rule, "cached_tokens");
+  EXPECT_THAT(plan.fallbacks[0].detail, AllOf(HasSubstr("row 3"), HasSubstr("64")));
+  EXPECT_EQ(plan.fallbacks[1].rule, "fewer_than_two_rows");
+}
+
 TEST(PlanPrefill, RefusalsNameTheRow) {
   EXPECT_THAT(([] { PlanCall{.lengths = {5, 0, 7}, .starts = {}, .slots = {}}.plan(); }),
               ThrowsMessage<InvalidValue>(HasSubstr("row 1")));

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "llm_runtime/sampling/seed_streams.h"
@@ -19,7 +20,7 @@ struct Lane {
 
   void draw(const std::vector<std::int64_t>& slots, const std::vector<std::int64_t>* wanted) {
     std::optional<IntArray> array;
-    if (wanted != nullptr) array = IntArray::vector(wanted->data(), wanted->size());
+    if (wanted != nullptr) array = IntArray::vector(std::span(*wanted));
     draw_seeds({keys, positions, counts}, slots, array, out);
   }
 };

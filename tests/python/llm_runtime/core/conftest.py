@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from llm_runtime import _core as core
 
 
@@ -34,14 +35,14 @@ def run_python() -> Callable[[str], str]:
     return run
 
 
-def plan_with_defaults(
+def call_with_defaults(
     lengths: Sequence[int],
     *,
     cached: Sequence[int] | None = None,
     slots: Sequence[int] | None = None,
     **changes: Any,
-) -> tuple[Any, ...]:
-    """Plan rows of the given lengths with block 32, 32 slots, chunks of 2048 and waves of up to 8.
+) -> dict[str, Any]:
+    """A planner call for rows of the given lengths with block 32, 32 slots, chunks of 2048 and waves of up to 8.
 
     Tokens are numbered 0, 1, 2, … row-major; table row r holds 256 * r + column.
     """
@@ -62,10 +63,21 @@ def plan_with_defaults(
         "canonical_page_table_width": 264,
         "start_alignment": changes.get("block_size", 32),
     }
-    return core.plan_prefill(**{**call, **changes})
+    return {**call, **changes}
+
+
+def plan_with_defaults(lengths: Sequence[int], **changes: Any) -> tuple[Any, ...]:
+    """Plan a call with defaults."""
+    return core.plan_prefill(**call_with_defaults(lengths, **changes))
 
 
 @pytest.fixture
 def planned() -> Callable[..., tuple[Any, ...]]:
     """The planner on the fixture of the acceptance rows; keywords replace its arguments."""
     return plan_with_defaults
+
+
+@pytest.fixture
+def explained() -> Callable[..., tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """As `planned`, with the fallbacks beside the requests."""
+    return lambda lengths, **changes: core.explain_prefill(**call_with_defaults(lengths, **changes))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from llm_runtime._core import stage_decode_inputs, validate_decode_commands
 
 NONE: dict[str, Any] = {

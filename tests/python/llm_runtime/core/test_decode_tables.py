@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from llm_runtime._core import DecodeBatch, DecodeTables
 from oracle.decode_oracle import DecodeOracle, Layout
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+
 from llm_runtime._core import CompileGate
 
 

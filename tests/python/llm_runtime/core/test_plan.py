@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from llm_runtime import _core as core
 
 Planned = Callable[..., tuple[Any, ...]]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from llm_runtime import _core as core
 from oracle.plan_oracle import ceil_div
 from support.plan_calls import Call, legal_calls, many

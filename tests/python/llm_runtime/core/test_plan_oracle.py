@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+
 from llm_runtime import _core as core
-from oracle.plan_oracle import Refusal, Request, plan
-from support.plan_calls import Call, any_calls, many
+from oracle.plan_oracle import Refusal, Request, explain, plan
+from support.plan_calls import Call, any_calls, legal_calls, many, thousands
 
 
 def fields_of(request: Any) -> Any:
@@ -71,7 +72,7 @@ def expected_fields(request: Request) -> Any:
     )
 
 
-@many
+@thousands
 @given(any_calls())
 def test_plans_and_refusals_equal_the_oracle(call: Call) -> None:
     try:
@@ -83,3 +84,14 @@ def test_plans_and_refusals_equal_the_oracle(call: Call) -> None:
             assert f"row {refusal.row}" in str(caught.value)
         return
     assert [fields_of(request) for request in core.plan_prefill(**call)] == expected
+
+
+@many
+@given(legal_calls())
+def test_fallbacks_equal_the_oracle_and_come_with_the_same_plan(call: Call) -> None:
+    requests, fallbacks = core.explain_prefill(**call)
+    assert [fields_of(request) for request in requests] == [
+        fields_of(request) for request in core.plan_prefill(**call)
+    ]
+    assert [(fallback.rows, fallback.rule) for fallback in fallbacks] == explain(**call)[1]
+    assert all(any(character.isdigit() for character in fallback.detail) for fallback in fallbacks)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from llm_runtime import _core as core
 
 Planned = Callable[..., tuple[Any, ...]]
@@ -96,7 +97,6 @@ def test_capacity_is_reported_before_the_table_width(planned: Planned) -> None:
         planned([300], page_table=table)
 
 
-@pytest.mark.covers("P12")
 @pytest.mark.parametrize("lengths", [[500], [500, 500]])
 def test_a_padded_row_beyond_the_canonical_width_is_refused(planned: Planned, lengths: list[int]) -> None:
     with pytest.raises(ValueError, match=r"row 0: .* 1024 .*canonical_page_table_width 16 holds 512"):
@@ -142,7 +142,6 @@ def test_slots_must_differ_and_fit_the_lane(planned: Planned) -> None:
         planned([5] * 33)
 
 
-@pytest.mark.covers("P33")
 @pytest.mark.parametrize("bad", [-1, 2**31, -(2**40)])
 def test_a_mapped_entry_that_is_no_block_is_refused(planned: Planned, bad: int) -> None:
     with pytest.raises(ValueError, match="row 0: page_table column 1 "):
@@ -169,7 +168,7 @@ def test_columns_that_lie_apart_are_refused_by_name(planned: Planned) -> None:
         planned([5], tokens=np.zeros((1, 16), np.int64)[:, ::2])
 
 
-CHUNK = {
+CHUNK: dict[str, Any] = {
     "token_slice": slice(0, 128),
     "chunk_start_idx": 32,
     "chunk_size": 128,
@@ -200,7 +199,7 @@ def test_chunk__change__text(change: dict[str, Any], text: str) -> None:
 
 
 def request(**changes: Any) -> Any:
-    fields = {
+    fields: dict[str, Any] = {
         "kind": "single",
         "source_rows": (0,),
         "slots": (3,),
@@ -255,3 +254,10 @@ def test_exactly_the_final_chunk_holds_the_last_token(flags: tuple[bool, bool], 
     )
     with pytest.raises(ValueError, match=text):
         request(chunks=chunks)
+
+
+def test_parts_of_another_kind_are_a_type_error() -> None:
+    with pytest.raises(TypeError, match="PrefillChunk"):
+        request(chunks=(3,))
+    with pytest.raises(TypeError, match="start of token_slice"):
+        core.PrefillChunk(**{**CHUNK, "token_slice": slice("a", 128)})

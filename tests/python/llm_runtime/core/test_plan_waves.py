@@ -127,7 +127,7 @@ def test_wave_size__rows__length__cap__chunk__capacity__wave(
         ]
 
 
-@pytest.mark.covers("PLAN-33", "PLAN-45", "P35")
+@pytest.mark.covers("PLAN-33", "PLAN-45")
 @pytest.mark.parametrize(("rows", "cap", "physical"), [(15, 16, 16), (5, 8, 8)])
 def test_padding_rows_are_inert(planned: Planned, rows: int, cap: int, physical: int) -> None:
     (wave,) = planned([128] * rows, max_prefill_batch_size=cap)

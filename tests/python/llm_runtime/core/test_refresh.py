@@ -9,6 +9,7 @@ import pickle
 from typing import Any
 
 import pytest
+
 from llm_runtime._core import RefreshDecision, RefreshPolicy, decide_refresh
 
 STEADY: dict[str, Any] = {

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from llm_runtime._core import PrefillTraceSignature, SignatureKey
 
 
@@ -182,6 +183,7 @@ def plain(value: Any) -> Any:
     return value.value if isinstance(value, enum.Enum) else value
 
 
+@settings(deadline=None)
 @given(materials, st.text(max_size=5), st.integers(-(2**62), 2**62))
 def test_canonical_bytes_equal_the_python_form(material: Any, domain: str, version: int) -> None:
     if any(0xD800 <= ord(c) <= 0xDFFF for c in domain):
@@ -192,6 +194,7 @@ def test_canonical_bytes_equal_the_python_form(material: Any, domain: str, versi
     assert pickle.loads(pickle.dumps(key)) == key
 
 
+@settings(deadline=None)
 @given(materials, materials)
 def test_equality_hash_and_mismatch_agree(a: Any, b: Any) -> None:
     first, second = SignatureKey.from_material(a), SignatureKey.from_material(b)

@@ -8,6 +8,7 @@ import hashlib
 from typing import Any
 
 import pytest
+
 from llm_runtime._core import (
     DecodeProgramSignature,
     DecodeTraceSignature,

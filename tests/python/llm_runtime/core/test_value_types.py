@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from llm_runtime import _core as core
 
 # Factories instead of objects: a test table outlives the interpreter's leak check.
