@@ -20,7 +20,7 @@ ROWS = {
 }
 
 
-def shuffled(seed, count=len(ALL)):
+def shuffled(seed, count=None):
     """`count` slots of the whole group in random order."""
     return np.random.default_rng(seed).permutation(len(ALL))[:count].tolist()
 
