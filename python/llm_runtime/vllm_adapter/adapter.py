@@ -87,7 +87,8 @@ class VLLMAdapter:
         `tokens` `[B]` or `[B, 1]` and `start_pos` `[B]` become int64, `page_table` `[B, W]` int32. While
         `reload_inputs` is `None` the step says `reset_batch`; with a bool it follows the reload contract of version 1
         (decision D12): the four commands are checked and forwarded, and `slot_remap` is forwarded even when it is no
-        configured request state. Errors as in `normalize_prefill`.
+        configured request state (an identity is left out while inputs stay on the device). Errors as in
+        `normalize_prefill`.
         """
         explicit = reload_inputs is not None
         state = self._request_state(compatibility_kwargs, "decode_forward", always=("slot_remap",) if explicit else ())
@@ -100,6 +101,9 @@ class VLLMAdapter:
             reset_sampling_state=reset_sampling_state,
             can_stay_resident=enable_trace and sampling_params is not None,
         )
+        if reload_inputs is False and moves_nothing(state.get("slot_remap")):
+            # Servers with stable slots send the identity every step; resident inputs could not follow a real move.
+            state.pop("slot_remap", None)
         ids = integers(tokens, np.int64, name="tokens")
         fields: Fields = {
             "tokens": ids.reshape(-1) if ids.ndim > 1 and ids.shape[-1] == 1 else ids,
@@ -110,7 +114,7 @@ class VLLMAdapter:
         }
         return {**fields, **commands, **state}, enable_trace
 
-    def resolve_legacy_kv_cache_config(self, kv_cache_shape: Any, dtype: Any, num_layers: int) -> PagedKVCacheConfig:
+    def resolve_legacy_kv_cache_config(self, kv_cache_shape: Any, dtype: Any, num_layers: Any) -> PagedKVCacheConfig:
         """The cache policy with the block count of a server's uniform cache; the base policy is untouched.
 
         `kv_cache_shape` is `(num_blocks, kv_heads_per_device, block_size, head_dim)`, `dtype` the torch (or NumPy)
@@ -171,6 +175,14 @@ def server_cache_shape(kv_cache_shape: Any) -> tuple[int, int, int, int]:
     if len(shape) != 4:
         raise ValueError(f"kv_cache_shape must have rank 4 (blocks, KV heads, block size, head dim), got {shape}")
     return shape[0], shape[1], shape[2], shape[3]
+
+
+def moves_nothing(slot_remap: Any) -> bool:
+    """Whether a remap is absent or the identity."""
+    if slot_remap is None:
+        return True
+    sources = slot_remap.tolist() if hasattr(slot_remap, "tolist") else list(slot_remap)
+    return bool(sources == list(range(len(sources))))
 
 
 def _require_expected(what: str, value: int, expected: int | None) -> None:

@@ -220,3 +220,23 @@ def test_commands_reach_the_executor_unchanged(make_adapter: Any) -> None:
     chosen = dict.fromkeys(COMMANDS, False) | {"reload_page_table": True, "reload_sampling_params": True}
     fields, _ = make_adapter().normalize_decode([1], [0], [[0]], enable_trace=True, sampling_params=object(), **chosen)
     assert {name: fields[name] for name in COMMANDS} == chosen
+
+
+@pytest.mark.parametrize("remap", [[0, 1, 2], (0, 1, 2), np.arange(3, dtype=np.int32)])
+def test_an_identity_remap_is_no_move_while_inputs_stay_resident(make_adapter: Any, remap: Any) -> None:
+    def reached(reload_inputs: bool, sources: Any) -> Any:
+        fields, _ = make_adapter().normalize_decode(
+            [1],
+            [0],
+            [[0]],
+            enable_trace=True,
+            sampling_params=object(),
+            reload_inputs=reload_inputs,
+            compatibility_kwargs={"slot_remap": sources},
+        )
+        return fields.get("slot_remap")
+
+    assert reached(False, remap) is None
+    assert reached(True, remap) is remap
+    moved = [1, 0, 2]
+    assert reached(False, moved) is moved  # the runtime refuses this one
