@@ -8,12 +8,10 @@ Owners look the namespace up once and keep it; hot paths then call the namespace
 from __future__ import annotations
 
 import sys
-import weakref
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-
-_TENSOR_NAMESPACES: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 
 
 def namespace_of(mesh: Any) -> Any:
@@ -29,14 +27,11 @@ def namespace_of(mesh: Any) -> Any:
 
 def tensor_namespace(value: Any) -> Any | None:
     """The namespace of a device-library tensor (on host or device), or `None` for every other object."""
-    kind = type(value)
-    try:
-        namespace = _TENSOR_NAMESPACES[kind]
-    except KeyError:
-        namespace = _TENSOR_NAMESPACES[kind] = _matching(_package_module(kind), value)
-    if namespace is None:
-        namespace = _matching(getattr(value, "ttnn_namespace", None), value)
-    return namespace
+    namespace = _tensor_namespace_of(type(value))
+    if namespace is not None:
+        return namespace
+    namespace = getattr(value, "ttnn_namespace", None)
+    return namespace if _is_device_namespace(namespace) and isinstance(value, namespace.Tensor) else None
 
 
 def host_tensor(namespace: Any, array: np.ndarray[Any, Any], dtype: Any) -> Any:
@@ -64,7 +59,7 @@ def numpy_of(tensor: Any) -> np.ndarray[Any, Any]:
 
 def tensor_values(namespace: Any, tensor: Any) -> np.ndarray[Any, Any]:
     """`numpy_of` for a host tensor that is known to belong to `namespace`."""
-    if tensor.dtype in (namespace.bfloat16, namespace.bfloat8_b, namespace.bfloat4_b):
+    if tensor.dtype in _formats_without_numpy_type(namespace):
         # NumPy has no type for these formats: ttnn returns an array without shape or values.
         tensor = namespace.to_dtype(tensor, namespace.float32)
     array: np.ndarray[Any, Any] = tensor.to_numpy()
@@ -80,8 +75,16 @@ def _package_module(kind: type) -> Any:
     return sys.modules.get(kind.__module__.partition(".")[0])
 
 
-def _matching(namespace: Any, value: Any) -> Any | None:
-    return namespace if _is_device_namespace(namespace) and isinstance(value, namespace.Tensor) else None
+# Asked for every tensor of every step. Bounded, so that classes which come and go are not kept for good.
+@lru_cache(maxsize=256)
+def _tensor_namespace_of(kind: type) -> Any | None:
+    namespace = _package_module(kind)
+    return namespace if _is_device_namespace(namespace) and issubclass(kind, namespace.Tensor) else None
+
+
+@lru_cache(maxsize=16)
+def _formats_without_numpy_type(namespace: Any) -> tuple[Any, ...]:
+    return namespace.bfloat16, namespace.bfloat8_b, namespace.bfloat4_b
 
 
 def _is_device_namespace(module: Any) -> bool:

@@ -183,6 +183,8 @@ class _Copy:
     def tree(self, value: Any) -> Any:
         if value is None:
             return None
+        if type(value) is tuple:
+            return tuple([self.tree(item) for item in value])
         namespace = tensor_namespace(value)
         if namespace is not None:
             if value.storage_type() == namespace.StorageType.HOST:

@@ -58,6 +58,8 @@ def normalise_tokens(value: Any, *, lane_capacity: int, cluster_shape: tuple[int
     read flat. ValueError when there are fewer than ``B`` values.
     """
     array = concat_mesh_shards(value, cluster_shape)
+    if array.size == lane_capacity:
+        return array.reshape(-1).astype(np.int64)
     shape = array.shape
     if len(shape) >= 4:
         if shape[2] >= lane_capacity:
@@ -104,4 +106,4 @@ def normalise_logits(value: Any, *, lane_capacity: int, vocab_size: int, cluster
             f"{vocab_size} columns are needed"
         )
     rows = array.reshape(-1, *array.shape[-2:])[0, :lane_capacity, :vocab_size]
-    return np.array(rows, np.float32, order="C").reshape(lane_capacity, 1, vocab_size)
+    return rows.astype(np.float32, order="C").reshape(lane_capacity, 1, vocab_size)

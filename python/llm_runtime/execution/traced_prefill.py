@@ -90,7 +90,7 @@ class TracedPrefill(TraceTarget):
 
         A request needs a trace signature of its own: sharing a traced program's geometry does not make it traceable.
         """
-        return tuple((request, self._prefill_coverage(request)) for request in prepared)
+        return tuple([(request, self._prefill_coverage(request)) for request in prepared])
 
     def execute_prepared_prefill(
         self,
@@ -147,10 +147,11 @@ class TracedPrefill(TraceTarget):
         coverage = []
         for signature in request.program_signatures:
             program_id = programs.find(signature)
-            if request.trace_signature is None or program_id < 0 or not traces.is_captured(program_id):
+            record = traces.captured_record(program_id)
+            if record is None or request.trace_signature is None:
                 prefill = self.eager_executor.prefill
                 raise self._miss("prefill", prefill, signature, request.trace_signature)
-            coverage.append((programs.program(program_id).key, traces.record(traces.find_trace(program_id))))
+            coverage.append((programs.program(program_id).key, record))
         return tuple(coverage)
 
     def _replays(
