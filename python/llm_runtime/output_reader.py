@@ -98,7 +98,8 @@ class OutputReader:
         unchanged. When a wait fails the read stays pending and can be completed again.
         """
         if isinstance(pending, PendingRead):
-            read = self._active_read(pending)
+            # Looked up without the lock: whoever retires the read meanwhile has waited for it as well.
+            read = pending if self._pending.get(pending.sequence) is pending else self._active_read(pending)
         else:
             with self._lock:
                 sequence = self._sequence_of_value.get(id(pending))
