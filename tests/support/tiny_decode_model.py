@@ -243,5 +243,6 @@ class DecodeLane:
         """Release in the order of a model executor."""
         self.decode.drain_external_outputs()
         self.decode.config.output_reader.drain()
+        self.decode.cleanup_transients()
         self.traces.cleanup()
         self.programs.cleanup()

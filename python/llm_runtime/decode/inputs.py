@@ -7,6 +7,7 @@ Follows chapter 20, section 5.2.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -68,6 +69,16 @@ class DecodeInputStager:
     def check(self, prepared: PreparedDecode) -> None:
         """Refuse what cannot be staged before a step changes anything; the arrays serve its :meth:`host_inputs`."""
         self._checked = (prepared, self._arrays(prepared))
+
+    def host_positions(self, prepared: PreparedDecode) -> tuple[Any, Any, Any]:
+        """Host tensors of positions, rotary indices and page table, without a look at the tokens."""
+        _, positions, rotary = self._arrays(replace(prepared, tokens=np.zeros(self._lane_capacity, np.int64)))
+        namespace = self._namespace
+        return (
+            namespace.Tensor(positions, namespace.int32),
+            namespace.Tensor(rotary, namespace.uint32),
+            self.host_page_table(prepared),
+        )
 
     def _arrays(self, prepared: PreparedDecode) -> tuple[Any, Any, Any]:
         tokens = np.empty((1, 1, 1, TOKEN_ROWS), np.uint32)

@@ -107,13 +107,18 @@ class LeaseBook:
             if self._by_host.get(id(lease.host_value)) is lease:
                 del self._by_host[id(lease.host_value)]
 
-    def settle(self) -> None:
-        """Wait for every submitted read; the leases stay until their values are processed."""
-        with self._lock:
-            pending = [lease.pending for lease in self._by_host.values()]
-        for read in pending:
-            if read is not None:
-                self._reader.complete(read)
+    def require_processed(self) -> None:
+        """RuntimeError while the caller cannot know what earlier steps sampled."""
+        if self._by_host:
+            raise RuntimeError(
+                f"{len(self._by_host)} decode output(s) have not been processed, so the host's tokens are older than "
+                "the device's; process or drain them before a step that takes its inputs from the host"
+            )
+
+    @property
+    def unprocessed(self) -> bool:
+        """Whether reads were submitted whose values nobody has processed."""
+        return bool(self._by_host)
 
     def drain(self) -> None:
         """Release every outstanding lease, waiting for the device when an output was never submitted.

@@ -16,6 +16,7 @@ from llm_runtime.decode.inputs import device_index_array
 from llm_runtime.decode.reload import (
     ResidentDecode,
     active_slots_of,
+    active_slots_of_step,
     check_commands,
     explicit_sampling,
 )
@@ -165,6 +166,8 @@ class DecodePreparer:
             self._tables.note_submitted(prepared.batch)
         resident = self.resident
         resident.feedback = device_feedback
+        resident.signature = prepared.program_signature
+        resident.active_slots = active_slots_of_step(prepared)
         rows, held = prepared.prepared_sampling, resident.sampling
         if rows is not None:
             if held is None or held.prepared is not rows:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llm_runtime._core import DecodeBatch, validate_decode_commands
+from llm_runtime._core import DecodeBatch, DecodeProgramSignature, validate_decode_commands
 from llm_runtime._validation import require_bool
-from llm_runtime.decode.remap import remap_prepared_sampling, remap_rows, remap_sources
+from llm_runtime.decode.remap import moves_rows, remap_prepared_sampling, remap_rows, remap_sources
 from llm_runtime.decode.sampling import DecodeSamplingPreparer, SamplingChoice
 from llm_runtime.decode.values import PreparedDecode
 from llm_runtime.prefill.sampling_helpers import PreparedSamplingParams
@@ -19,6 +19,7 @@ from llm_runtime.prefill.sampling_helpers import PreparedSamplingParams
 __all__ = [
     "ResidentDecode",
     "active_slots_of",
+    "active_slots_of_step",
     "check_commands",
     "explicit_sampling",
     "project_active",
@@ -28,10 +29,37 @@ __all__ = [
 
 @dataclass
 class ResidentDecode:
-    """What the last accepted step left on the device: its sampling rows and whether it fed positions back."""
+    """What the last accepted step left on the device.
+
+    Its sampling rows (kept over host-sampled steps), whether it fed tokens and positions back, its program and the
+    slots that it advanced.
+    """
 
     sampling: SamplingChoice | None = None
     feedback: bool = False
+    signature: DecodeProgramSignature | None = None
+    active_slots: tuple[int, ...] = ()
+
+    def host_takes_over(self, prepared: PreparedDecode) -> bool:
+        """Whether a step has to take all its inputs from the host instead of going on with what is on the device.
+
+        Under the reload contract that is a command. Otherwise it follows from the step: a reset, no feedback from the
+        step before (or not to the same program), rows that moved between slots, rows that the device has not advanced.
+        """
+        if prepared.reload_inputs is not None:
+            return prepared.reload_inputs
+        if prepared.reset_batch or not (prepared.device_feedback and self.feedback):
+            return True
+        slots = active_slots_of_step(prepared)
+        return (
+            (slots != self.active_slots and not set(slots) <= set(self.active_slots))
+            or (prepared.slot_remap is not None and moves_rows(prepared.slot_remap))
+            or (prepared.program_signature is not None and prepared.program_signature != self.signature)
+        )
+
+    def lost_rows(self, prepared: PreparedDecode) -> bool:
+        """Whether rows that the device would go on advancing are idle in an inferred step."""
+        return prepared.reload_inputs is None and active_slots_of_step(prepared) != self.active_slots
 
 
 def check_commands(
@@ -151,6 +179,14 @@ def _with_active_slots(
 def active_slots_of(prepared: PreparedSamplingParams) -> tuple[int, ...]:
     """The slots whose rows are in use."""
     return tuple(slot for slot, active in enumerate(prepared.active_mask) if active)
+
+
+def active_slots_of_step(prepared: PreparedDecode) -> tuple[int, ...]:
+    """The slots with a position of at least 0."""
+    if prepared.batch is not None:
+        slots: tuple[int, ...] = prepared.batch.active_slots
+        return slots
+    return tuple(slot for slot, position in enumerate(prepared.start_pos) if int(position) >= 0)
 
 
 def project_active(active: Any, slot_remap: Any) -> tuple[bool, ...]:

@@ -16,6 +16,7 @@ from llm_runtime.prefill.sampling_helpers import PreparedSamplingParams
 from llm_runtime.prefill.sampling_params import NEUTRAL_ROW, plain_value
 
 __all__ = [
+    "moves_rows",
     "normalise_slot_remap",
     "remap_prepared_sampling",
     "remap_rows",
@@ -50,6 +51,11 @@ def normalise_slot_remap(slot_remap: Any, *, lane_capacity: int, sampling_batch_
     if length == sampling_batch_size:
         return slot_remap
     return _extend(slot_remap, range(length, sampling_batch_size))
+
+
+def moves_rows(slot_remap: Any) -> bool:
+    """Whether any slot is to hold another slot's row."""
+    return any(source != slot for slot, source in enumerate(remap_sources(slot_remap)))
 
 
 def remap_sources(slot_remap: Any) -> Sequence[int]:

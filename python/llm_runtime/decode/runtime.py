@@ -47,7 +47,14 @@ class DecodeRuntime:
         self._stager = stager = DecodeInputStager(config, release=self._health.release)
         body = DecodeBody(config)
         self._invoker = DecodeInvoker(config.model, stager=stager, body=body, state=self._state, health=self._health)
-        self._trace = DecodeTraceLifecycle(stager=stager, body=body, state=self._state, release=self._health.release)
+        self._trace = DecodeTraceLifecycle(
+            stager=stager,
+            body=body,
+            state=self._state,
+            resident=self._preparer.resident,
+            leases=self._readout.leases,
+            release=self._health.release,
+        )
         self._trace_signatures: dict[DecodeProgramSignature, DecodeTraceSignature] = {}
 
     @property
@@ -126,8 +133,8 @@ class DecodeRuntime:
     def validate_submission(self, prepared: PreparedDecode) -> None:
         """Last check before device work; changes nothing. Follows chapter 20, section 4.6.
 
-        When the host takes over (a reset or a full reload), reads in flight are waited for: what they bring must not be
-        overtaken by host inputs. Steady steps never wait.
+        RuntimeError when the step takes its tokens from the host although the device went on by itself and what it
+        sampled was not processed: the host's tokens would be older than the device's. Steady steps never wait.
         """
         self._admit(prepared)
         self._state.require_supported(prepared)
@@ -135,12 +142,10 @@ class DecodeRuntime:
             self._state.require_known_streams(prepared)
         else:
             self._state.validate_commands(prepared, has_resident=self._preparer.resident.sampling is not None)
-        if prepared.reset_batch or prepared.reload_inputs:
-            self._readout.leases.settle()
-        if prepared.reload_inputs or (
-            prepared.reload_inputs is None and (prepared.reset_batch or not prepared.device_feedback)
-        ):
-            # These steps copy every input, whatever was replayed before; others may carry stale host tokens.
+        resident = self._preparer.resident
+        if resident.host_takes_over(prepared):
+            if resident.feedback:
+                self._readout.leases.require_processed()
             self._stager.check(prepared)
 
     def invoke(

@@ -11,7 +11,7 @@ from typing import Any
 
 from llm_runtime.decode.config import DecodeRuntimeConfig
 from llm_runtime.decode.limits import require_supported_sampling
-from llm_runtime.decode.reload import project_active, require_known_membership
+from llm_runtime.decode.reload import active_slots_of_step, project_active, require_known_membership
 from llm_runtime.decode.remap import without_remap
 from llm_runtime.decode.values import PreparedDecode
 from llm_runtime.prefill.sampling_helpers import PreparedSamplingParams
@@ -84,7 +84,7 @@ class DecodeSamplingState:
         sampling = prepared.prepared_sampling
         if sampling is None or prepared.reset_batch or self.manager is None or self._controller is not None:
             return
-        active = _active_slots(prepared)
+        active = active_slots_of_step(prepared)
         if active == self._streams and sampling.slot_remap is None:
             return
         held = project_active(self.seed_state.active, sampling.slot_remap)
@@ -170,7 +170,9 @@ class DecodeSamplingState:
                 manager.restore_defaults(seed_state)
             elif manager is not None:
                 self._streams = None
-                manager.cleanup(seed_state, _active_slots(prepared))
+                if prepared.slot_remap is not None:
+                    manager.apply_slot_remap(seed_state, prepared.slot_remap)
+                manager.cleanup(seed_state, active_slots_of_step(prepared))
                 if not self._at_defaults:
                     manager.restore_defaults(seed_state)
                     self._at_defaults = True
@@ -183,7 +185,7 @@ class DecodeSamplingState:
     def _refresh_streams(
         self, prepared: PreparedDecode, sampling: PreparedSamplingParams, *, reset_batch: bool
     ) -> None:
-        manager, seed_state, active = self.manager, self.seed_state, _active_slots(prepared)
+        manager, seed_state, active = self.manager, self.seed_state, active_slots_of_step(prepared)
         if reset_batch or sampling.slot_remap is not None or active != self._streams:
             self._streams = None
             if sampling.slot_remap is not None:
@@ -240,11 +242,3 @@ def _is_mutable_buffer(seeds: Any) -> bool:
 
 def _marked(mask: Sequence[bool]) -> tuple[int, ...]:
     return tuple(slot for slot, marked in enumerate(mask) if marked)
-
-
-def _active_slots(prepared: PreparedDecode) -> tuple[int, ...]:
-    """Slots with a position of at least 0."""
-    if prepared.batch is not None:
-        slots: tuple[int, ...] = prepared.batch.active_slots
-        return slots
-    return tuple(slot for slot, position in enumerate(prepared.start_pos) if int(position) >= 0)

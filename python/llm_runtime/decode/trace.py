@@ -10,6 +10,8 @@ from typing import Any
 
 from llm_runtime.decode.body import DecodeBody
 from llm_runtime.decode.inputs import DecodeInputStager, Release
+from llm_runtime.decode.leases import LeaseBook
+from llm_runtime.decode.reload import ResidentDecode
 from llm_runtime.decode.state import DecodeSamplingState
 from llm_runtime.decode.values import (
     DecodeCapturePlan,
@@ -30,11 +32,15 @@ class DecodeTraceLifecycle:
         stager: DecodeInputStager,
         body: DecodeBody,
         state: DecodeSamplingState,
+        resident: ResidentDecode,
+        leases: LeaseBook,
         release: Release,
     ) -> None:
         self._stager = stager
         self._body = body
         self._state = state
+        self._resident = resident
+        self._leases = leases
         self._release = release
 
     def capture_plan(self, prepared: PreparedDecode) -> DecodeCapturePlan:
@@ -83,9 +89,13 @@ class DecodeTraceLifecycle:
                 f"buffers, but the step takes the {prepared.sampling_path} path"
             )
         self._state.refresh(prepared)
-        stager = self._stager
-        if decision.full:
+        stager, resident = self._stager, self._resident
+        host_takes_over = resident.host_takes_over(prepared)
+        if host_takes_over or (decision.full and not self._leases.unprocessed):
             stager.copy(stager.host_inputs(prepared).values(), values.device_inputs.values())
+        elif decision.full or resident.lost_rows(prepared):
+            # Positions are known to the host although tokens are not: another trace ran in between, or rows ended.
+            stager.copy(stager.host_positions(prepared), values.device_inputs.values()[1:])
         elif decision.page_table:
             stager.copy((stager.host_page_table(prepared),), (values.device_inputs.page_table,))
         if samples_top_k:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from llm_runtime.seed_manager import device_seed
+from support.tiny_decode_model import DecodeLane, TinyDecodeModel
 
 STALE = (63, 63)
 FULL = {"reload_inputs": True, "reload_sampling_params": True, "reset_sampling_state": True}
@@ -127,7 +128,7 @@ def test_argmax_restores_default_seeds_only_when_parameters_change(served, reque
 
 @pytest.mark.covers("D06")
 @pytest.mark.parametrize("order", [FULL, {"reload_inputs": True}, {"reset_batch": True}])
-def test_reads_in_flight_are_finished_before_the_host_takes_over(deferred_lane, request_for, topk, order):
+def test_the_host_takes_over_only_after_every_result_was_processed(deferred_lane, request_for, topk, order):
     lane, params = deferred_lane, topk(seed=[5, 6])
     lane.capture(request_for(sampling_params=params))
     lane.traced.decode_forward(**request_for((1, 2), (0, 0), sampling_params=params), **FULL)
@@ -141,10 +142,35 @@ def test_reads_in_flight_are_finished_before_the_host_takes_over(deferred_lane, 
     with pytest.raises(RuntimeError, match="not complete"):
         host[0].to_numpy()
     second, _ = lane.decode.read_decode_output(after, async_read=True)
-    raw = lane.traced.decode_forward(
-        **request_for((8, 9), (2, 2), sampling_params=params), **order, read_from_device=False
-    )
-    assert host[0].to_numpy().reshape(-1)[:2].tolist() == [2, 3]
-    assert tokens_of(lane.decode.process_decode_output_host(second, is_tokens=True)) == [4, 5]
-    assert tokens_of(lane.decode.process_decode_output_host(host, is_tokens=True)) == [2, 3]
+    take_over = {**request_for((8, 9), (2, 2), sampling_params=params), **order, "read_from_device": False}
+    for outstanding, (value, tokens) in zip((2, 1), ((second, [4, 5]), (host, [2, 3])), strict=True):
+        calls = lane.mesh.counters.calls.copy()
+        with pytest.raises(RuntimeError, match=f"{outstanding} decode output.* have not been processed"):
+            lane.traced.decode_forward(**take_over)
+        assert lane.mesh.counters.calls == calls
+        assert tokens_of(lane.decode.process_decode_output_host(value, is_tokens=True)) == tokens
+    raw = lane.traced.decode_forward(**take_over)
     assert tokens_of(lane.decode.process_decode_output_host(raw, is_tokens=True)) == [10, 11]
+
+
+@pytest.mark.covers("D03")
+@pytest.mark.parametrize("commands", [{"reset_batch": True}, FULL])
+def test_a_row_that_joins_takes_its_host_token_and_no_row_repeats_one(deferred_mesh, request_for, topk, commands):
+    lane = DecodeLane(TinyDecodeModel(deferred_mesh, lane_capacity=4))
+    params, table = topk(4), [[1], [2], [3], [4]]
+    first = request_for((1, 2, 3, 0), (0, 0, 0, -1), table, sampling_params=params)
+    lane.capture(first)
+    one = lane.traced.decode_forward(**first, **commands)[0].tolist()
+    follow = request_for((*one[:3], 0), (1, 1, 1, -1), table, sampling_params=params)
+    steady = {} if "reset_batch" in commands else NOTHING
+    raw = lane.traced.decode_forward(**follow, **steady, read_from_device=False)
+    host, _ = lane.decode.read_decode_output(raw, async_read=True)
+    # The scheduler has not seen what that step sampled, and would give the three old rows their old tokens again.
+    joined = request_for((*one[:3], 7), (2, 2, 2, 0), table, sampling_params=params)
+    with pytest.raises(RuntimeError, match="process or drain"):
+        lane.traced.decode_forward(**joined, **commands)
+    two = tokens_of(lane.decode.process_decode_output_host(host, is_tokens=True))
+    joined["tokens"][:3] = two[:3]
+    three = tokens_of(lane.traced.decode_forward(**joined, **commands))
+    assert (one[:3], two[:3], three) == ([1, 2, 3], [2, 3, 4], [4, 5, 6, 7])
+    lane.close()
