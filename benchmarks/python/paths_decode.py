@@ -78,6 +78,7 @@ def inferred_step(lane: BenchLane, **options: Any) -> Callable[[], Any]:
     """A steady step: positions advance, everything else stays, the refresh is inferred."""
     forward, params = lane.traced.decode_forward, top_k_params()
     calls = _moving_calls()
+    lane.decode.drain_external_outputs()
     forward(**next(calls), sampling_params=params, reset_batch=True)
     return lambda: forward(**next(calls), sampling_params=params, **options)
 
@@ -85,6 +86,7 @@ def inferred_step(lane: BenchLane, **options: Any) -> Callable[[], Any]:
 def resident_step(lane: BenchLane, **options: Any) -> Callable[[], Any]:
     """A steady step of the reload contract: nothing is reloaded, positions on the host are stale."""
     forward, params, call = lane.traced.decode_forward, top_k_params(), decode_call()
+    lane.decode.drain_external_outputs()
     forward(**call, sampling_params=params, reload_inputs=True, reload_sampling_params=True, reset_sampling_state=True)
     return lambda: forward(**call, sampling_params=params, reload_inputs=False, **options)
 
