@@ -10,8 +10,11 @@ from typing import Annotated
 import typer
 
 import llm_models.blas_threads  # noqa: F401  # before anything that imports NumPy
-from llm_models.cli_generate import Execution, GenerateOptions, TraceChoice, run_generate
+from llm_models.cli_device import DeviceChoice, Execution
+from llm_models.cli_doctor import run_doctor
+from llm_models.cli_generate import GenerateOptions, TraceChoice, WeightType, run_generate
 from llm_models.cli_plan import PlanOptions, run_plan
+from llm_models.cli_profile import SYNTHETIC, ProfileOptions, run_profile
 
 # typer may carry a click of its own, so its error types are reached through typer.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -47,6 +50,11 @@ def generate(
     device_sampling: Annotated[
         bool, typer.Option("--device-sampling/--host-sampling", help="Where tokens are sampled.")
     ] = True,
+    device: Annotated[
+        DeviceChoice, typer.Option(help="The CPU twin, or the first mesh of ttnn.")
+    ] = DeviceChoice.TWIN,
+    weights: Annotated[WeightType, typer.Option(help="Device type of the weight matrices.")] = WeightType.BFLOAT16,
+    weight_cache: Annotated[Path | None, typer.Option(help="A folder that keeps converted weights.")] = None,
     execution: Annotated[
         Execution, typer.Option(help="When the twin runs enqueued work: at once, or at the next wait.")
     ] = Execution.IMMEDIATE,
@@ -54,7 +62,7 @@ def generate(
     prompt_file: Annotated[Path | None, typer.Option(help="A file with one prompt a line.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Answer prompts with a small model on the CPU twin."""
+    """Answer prompts with a small model."""
     run_generate(
         GenerateOptions(
             prompts=tuple(prompts or ()),
@@ -71,11 +79,22 @@ def generate(
             top_p=top_p,
             seed=seed,
             device_sampling=device_sampling,
+            device=device,
+            weights=weights,
+            weight_cache=weight_cache,
             execution=execution,
             raw=raw,
             json=json,
         )
     )
+
+
+@app.command()
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Say what this machine can run, and what is missing for a ttnn device."""
+    run_doctor(as_json=json)
 
 
 @app.command()
@@ -112,6 +131,32 @@ def plan(
             batching=not no_batching,
             alignment=alignment,
             json=json,
+        )
+    )
+
+
+@app.command()
+def profile(
+    prompts: Annotated[list[str] | None, typer.Argument(help="Prompts to answer.", metavar="[PROMPT...]")] = None,
+    model: Annotated[
+        str, typer.Option(help="synthetic (a tiny Llama with random weights), or as for generate.")
+    ] = SYNTHETIC,
+    rows: Annotated[int, typer.Option(help="Rows of the lane when no prompt is given, 1 to 32.")] = 8,
+    steps: Annotated[int, typer.Option(help="New tokens a row.")] = 64,
+    trace: Annotated[TraceChoice, typer.Option(help="Which operations run through captured traces.")] = TraceChoice.ALL,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    output: Annotated[Path | None, typer.Option(help="Write a Chrome trace (JSON, opens in Perfetto) here.")] = None,
+) -> None:
+    """Show where the host time of generation goes: prepare, stage, refresh, submit, read, normalise, release."""
+    run_profile(
+        ProfileOptions(
+            prompts=tuple(prompts or ()),
+            model=model,
+            rows=rows,
+            steps=steps,
+            trace=trace,
+            temperature=temperature,
+            output=output,
         )
     )
 

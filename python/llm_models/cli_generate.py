@@ -11,8 +11,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import ttnn_twin
 from llm_models.checkpoints import CheckpointError, LlamaCheckpoint, find_smollm2, load_checkpoint
+from llm_models.cli_device import TRACE_REGION_BYTES as TRACE_REGION_BYTES
+from llm_models.cli_device import DeviceChoice, Execution, check_device, open_device
 from llm_models.cli_output import make_output
 from llm_models.generation import GenerationRequest, GenerationResult, Generator
 from llm_models.generation_request import check_requests
@@ -22,7 +23,6 @@ from llm_runtime.prefill.plan import _padded_prefill_length
 
 LARGEST_BATCH = 32
 DEFAULT_LARGEST_BATCH = 8
-TRACE_REGION_BYTES = 50_000_000
 
 
 class TraceChoice(str, Enum):
@@ -33,11 +33,11 @@ class TraceChoice(str, Enum):
     ALL = "all"
 
 
-class Execution(str, Enum):
-    """When the twin runs what was enqueued."""
+class WeightType(str, Enum):
+    """Device type of the weight matrices."""
 
-    IMMEDIATE = "immediate"
-    DEFERRED = "deferred"
+    BFLOAT16 = "bfloat16"
+    BFLOAT8_B = "bfloat8_b"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,9 @@ class GenerateOptions:
     top_p: float
     seed: int | None
     device_sampling: bool
+    device: DeviceChoice
+    weights: WeightType
+    weight_cache: Path | None
     execution: Execution
     raw: bool
     json: bool
@@ -69,6 +72,7 @@ class GenerateOptions:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
         if self.max_batch_size is not None and self.max_batch_size > LARGEST_BATCH:
             raise ValueError(f"--max-batch-size must be at most {LARGEST_BATCH}, got {self.max_batch_size}")
+        check_device(self.device, execution=self.execution, traced=self.trace is not TraceChoice.NONE)
 
 
 def run_generate(options: GenerateOptions) -> None:
@@ -86,10 +90,9 @@ def run_generate(options: GenerateOptions) -> None:
         max_seq_len=sizes.max_seq_len,
         max_top_k=LARGEST_BATCH if options.device_sampling else None,
     )
-    mesh = ttnn_twin.open_mesh_device(
-        ttnn_twin.MeshShape(1, 1), trace_region_size=TRACE_REGION_BYTES, execution=options.execution.value
-    )
-    try:
+    needed = sizes.device_memory(checkpoint.config)
+    output.note(f"needs {needed}")
+    with open_device(options.device, execution=options.execution) as mesh:
         with output.progress("loading weights") as progress:
             llama = Llama.open(checkpoint, mesh, sizes, progress=progress)
         try:
@@ -104,10 +107,9 @@ def run_generate(options: GenerateOptions) -> None:
             with output.answers(prompts, tokenizer) as on_token:
                 results = generator.generate(requests, on_token=on_token)
             stats = collect_stats(llama, generator, options, load_s=load_s, warmup_s=warmup_s)
+            stats["device_memory_mib"] = round(needed.total / 2**20, 1)
         finally:
             llama.cleanup()
-    finally:
-        ttnn_twin.close_mesh_device(mesh)
     output.finish(json_results(prompts, results, tokenizer), stats)
 
 
@@ -176,6 +178,8 @@ def lane_options(
         max_prefill_chunk_size=options.chunk,
         trace_mode=options.trace.value,
         device_sampling=options.device_sampling,
+        weight_dtype=options.weights.value,
+        weight_cache=options.weight_cache,
         device_stochastic_sampling=options.temperature > 0,
     )
 
@@ -190,7 +194,7 @@ def collect_stats(
     steps = done.decode_steps
     return {
         "trace_mode": options.trace.value,
-        "device": "twin",
+        "device": options.device.value,
         "programs": len(executor.program_compiler.compiled_programs),
         "traces": 0 if traces is None else traces.trace_count,
         "prefill_replays": replays["prefill"],

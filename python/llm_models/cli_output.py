@@ -36,6 +36,9 @@ TABLE_ROWS = (
 class Output(Protocol):
     """How one run of `generate` reports itself."""
 
+    def note(self, text: str) -> None:
+        """One line about what comes."""
+
     def progress(self, label: str) -> AbstractContextManager[ProgressCallback | None]:
         """A bar for the length of the block; the callback takes (done, total)."""
 
@@ -53,6 +56,10 @@ def make_output(*, as_json: bool) -> Output:
 
 class JsonOutput:
     """One JSON object at the end."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+        del text
 
     def progress(self, label: str) -> AbstractContextManager[ProgressCallback | None]:
         """No bar."""
@@ -74,6 +81,10 @@ class TextOutput:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+
+    def note(self, text: str) -> None:
+        """A line of its own."""
+        self._write(text + "\n")
 
     @contextmanager
     def progress(self, label: str) -> Iterator[ProgressCallback]:

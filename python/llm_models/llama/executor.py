@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from llm_models.checkpoints import LlamaCheckpoint
 from llm_models.executor import ModelExecutor, ModelExecutorConfig
+from llm_models.llama.config import LlamaConfig
+from llm_models.llama.memory import DeviceMemory, device_memory, require_memory
 from llm_models.llama.model import LlamaModel
 from llm_models.llama.runtime_config import LlamaRuntimeConfig
 from llm_runtime.config import PagedKVCacheConfig, TraceConfig, TraceMode, WarmupConfig, fit_paged_kv_num_blocks
@@ -17,6 +20,7 @@ from llm_runtime.prefill.config_checks import check_alignment
 from llm_runtime.tensor_resources import attach_cleanup_failures
 
 Progress = Callable[[int, int], None]
+DeviceFloat = Literal["bfloat16", "bfloat8_b"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +28,8 @@ class LlamaOptions:
     """Capacity and policy of one lane. Lengths and `block_size` are in tokens.
 
     `num_blocks` defaults to what `max_batch_size` sequences of `max_seq_len` tokens need. With
-    `device_stochastic_sampling` decode also covers top-k programs, and greedy rows then share them.
+    `device_stochastic_sampling` decode also covers top-k programs, and greedy rows then share them. `weight_dtype`
+    is the device type of the matrices; `weight_cache` a folder for converted weights.
     """
 
     max_batch_size: int
@@ -35,10 +40,34 @@ class LlamaOptions:
     device_sampling: bool = True
     device_stochastic_sampling: bool = True
     num_blocks: int | None = None
+    weight_dtype: DeviceFloat = "bfloat16"
+    kv_cache_dtype: DeviceFloat = "bfloat16"
+    weight_cache: Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse sizes that cannot be planned with, before any weight is read."""
         check_alignment(self.block_size, self.runtime_config.max_prefill_chunk_size, self.block_size)
+
+    @property
+    def fitted_num_blocks(self) -> int:
+        """Blocks of the cache."""
+        return fit_paged_kv_num_blocks(
+            self.num_blocks or self.max_batch_size * -(-self.max_seq_len // self.block_size),
+            max_seq_len=self.max_seq_len,
+            block_size=self.block_size,
+        )
+
+    def device_memory(self, config: LlamaConfig) -> DeviceMemory:
+        """What the lane keeps allocated on its device."""
+        return device_memory(
+            config,
+            n_layers=config.n_layers,
+            max_seq_len=self.max_seq_len,
+            num_blocks=self.fitted_num_blocks,
+            block_size=self.block_size,
+            weight_dtype=self.weight_dtype,
+            kv_cache_dtype=self.kv_cache_dtype,
+        )
 
     @property
     def runtime_config(self) -> LlamaRuntimeConfig:
@@ -65,14 +94,12 @@ class Llama:
     ) -> Llama:
         """Load weights onto `mesh_device`, build the executor and allocate the KV cache.
 
-        `progress(done, total)` follows the weights. A failure releases what was made and is raised unchanged.
+        `progress(done, total)` follows the weights. `ValueError` when the device has too little memory, before
+        anything is read. A failure releases what was made and is raised unchanged.
         """
         namespace = namespace_of(mesh_device)
-        num_blocks = fit_paged_kv_num_blocks(
-            options.num_blocks or options.max_batch_size * -(-options.max_seq_len // options.block_size),
-            max_seq_len=options.max_seq_len,
-            block_size=options.block_size,
-        )
+        require_memory(options.device_memory(checkpoint.config), namespace, mesh_device)
+        num_blocks, kv_cache_dtype = options.fitted_num_blocks, getattr(namespace, options.kv_cache_dtype)
         config = ModelExecutorConfig(
             trace=TraceConfig(options.trace_mode),
             warmup=WarmupConfig(
@@ -82,7 +109,7 @@ class Llama:
                 block_size=options.block_size,
                 max_num_blocks=num_blocks,
                 num_blocks=num_blocks,
-                dtype=namespace.bfloat16,
+                dtype=kv_cache_dtype,
             ),
             device_sampling_enabled=options.device_sampling,
         )
@@ -93,7 +120,10 @@ class Llama:
             max_seq_len=options.max_seq_len,
             block_size=options.block_size,
             max_num_blocks=num_blocks,
+            dtype=getattr(namespace, options.weight_dtype),
+            kv_cache_dtype=kv_cache_dtype,
             progress=progress,
+            cache_path=options.weight_cache,
         )
         executor = None
         try:
