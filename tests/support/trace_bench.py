@@ -28,9 +28,9 @@ class TraceBench:
     `events` lists what the plans' callables did, in order.
     """
 
-    def __init__(self, mesh):
+    def __init__(self, mesh, *, bound_cache=lambda: "bound cache"):
         self.mesh = mesh
-        self.programs = ProgramCompiler(mesh, lambda: "bound cache")
+        self.programs = ProgramCompiler(mesh, bound_cache)
         self.traces = TraceCompiler(self.programs)
         self.events = []
         self.made = {}

@@ -47,6 +47,11 @@ class ProgramCompiler:
         self._orphans: list[TensorResourceOrphan] = []
 
     @property
+    def bound_cache_context(self) -> Callable[[], Any]:
+        """How the paged-KV context is asked for (borrowed); traces belong to the one they were captured over."""
+        return self._bound_cache_context
+
+    @property
     def trace_capture_in_progress(self) -> bool:
         """Whether a trace is being recorded right now."""
         return self._gate.trace_capture_in_progress

@@ -64,13 +64,16 @@ class TraceBook:
         value = key.signature_key
         return self._id_by_digest.get(key.digest, -1) if value is None else self.core.find(value)
 
-    def hold(self, trace_id: int, device_id: int, persistent: PersistentInputs, outputs: Any) -> TraceArtifact:
+    def hold(
+        self, trace_id: int, device_id: int, persistent: PersistentInputs, outputs: Any, context: Any
+    ) -> TraceArtifact:
         """Make the record of `trace_id` the owner of a device trace and of the tensors it uses."""
         artifact = TraceArtifact(
             trace_id=device_id,
             persistent_inputs=persistent,
             outputs=outputs,
             refresh_policy=self.plans[trace_id].refresh_policy,
+            context=context,
             deallocated_tensor_ids=self._released_ids,
         )
         self.records[trace_id].artifact = artifact

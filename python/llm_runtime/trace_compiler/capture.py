@@ -28,6 +28,7 @@ class CaptureSession:
         self._programs = programs
         self._namespace = namespace
         self._mesh = programs.mesh_device
+        self._context = programs.bound_cache_context()
         self._inputs: dict[int, PersistentInputs] = {}
         self.program_cache: tuple[int, ...] | None = None
 
@@ -125,7 +126,7 @@ class CaptureSession:
         programs.set_trace_capture_in_progress(False)
 
     def _own(self, trace_id: int, device_id: int, outputs: Any) -> TraceArtifact:
-        return self._book.hold(trace_id, device_id, self._inputs.pop(trace_id), outputs)
+        return self._book.hold(trace_id, device_id, self._inputs.pop(trace_id), outputs, self._context)
 
     def _stop_recording(self, device_id: int) -> list[BaseException]:
         """Close an interrupted recording, or the device would go on recording whatever comes next."""

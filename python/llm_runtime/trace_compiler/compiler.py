@@ -44,6 +44,7 @@ class TraceCompiler(TraceQueries):
         require_instance(program_compiler, ProgramCompiler, name="program_compiler")
         super().__init__(program_compiler)
         self.mesh_device = program_compiler.mesh_device
+        self._bound_context = program_compiler.bound_cache_context
         self._namespace: Any = None
         self._state = _State.REGISTERING
         # The text only: the error itself would keep its frames, and their tensors, alive.
@@ -121,8 +122,9 @@ class TraceCompiler(TraceQueries):
 
         `refresh_inputs(artifact, decision)` copies what the decision asks for. The outputs are the same object
         every time and the next replay overwrites them. Refused with `RuntimeError` when released, dirty, poisoned,
-        not compiled, not associated or not captured, and with the errors of the refresh decision (`ValueError`,
-        `RuntimeError`); those leave everything as it was. An error from the refresh on poisons the compiler.
+        not compiled, not associated, not captured, or captured over another KV cache than the bound one, and with the
+        errors of the refresh decision (`ValueError`, `RuntimeError`); those leave everything as it was. An error from
+        the refresh on poisons the compiler.
         """
         self._require_replayable()
         self.program_compiler.require_compiled(program_key)
@@ -159,6 +161,8 @@ class TraceCompiler(TraceQueries):
         artifact = self._book.records[trace_id].artifact if trace_id >= 0 else None
         if artifact is None or artifact.trace_released:
             raise self._not_captured(program_id, trace_id)
+        if artifact.context is not self._bound_context():
+            raise self._foreign_context(artifact.context)
         decision = decide_refresh(
             artifact.refresh_policy,
             switched=core.is_switch(trace_id),
@@ -217,6 +221,10 @@ class TraceCompiler(TraceQueries):
             return RuntimeError(f"program {name} has no trace association")
         return RuntimeError(f"trace {self._book.keys[trace_id].digest} has not been captured")
 
+    def _foreign_context(self, captured: Any) -> RuntimeError:
+        bound = self._bound_context()
+        return RuntimeError(f"cannot replay: a trace over {_name_of(captured)}, while {_name_of(bound)} is bound")
+
     def _require_replayable(self) -> None:
         state = self._state
         if state is _State.ACTIVE and self._poisoned_by is None:
@@ -232,3 +240,7 @@ class TraceCompiler(TraceQueries):
 
 def _advice(state: _State) -> str:
     return "; call cleanup" if state is _State.DIRTY else ""
+
+
+def _name_of(context: Any) -> str:
+    return "no KV cache" if context is None else f"the KV cache {type(context).__name__} {id(context):#x}"

@@ -48,13 +48,16 @@ class PersistentInputs:
 class TraceArtifact:
     """One captured device trace and the tensors whose addresses it holds (all owned).
 
-    `recording` says that the capture could not be ended: the device may still record, so a release ends it first.
+    `context` is the paged-KV context that the capture wrote through (borrowed): a replay over another one would write
+    into memory of somebody else. `recording` says that the capture could not be ended: the device may still record, so
+    a release ends it first.
     """
 
     trace_id: int
     persistent_inputs: PersistentInputs
     outputs: Any
     refresh_policy: RefreshPolicy
+    context: Any = None
     trace_released: bool = False
     recording: bool = False
     deallocated_tensor_ids: set[int] = field(default_factory=set)

@@ -402,6 +402,32 @@ def test_a_failed_first_submission_counts_nothing(active):
     assert active.traces.replay_counts == {"prefill": 0, "decode": 0}
 
 
+@pytest.mark.covers("T13")
+def test_a_trace_belongs_to_the_cache_it_was_captured_over(mesh):
+    """Another context is refused, naming both, before anything is refreshed; with its own the trace goes on."""
+
+    class Context:
+        pass
+
+    contexts = [Context(), Context()]
+    bound = contexts[:1]
+    bench = TraceBench(mesh, bound_cache=lambda: bound[0] if bound else None)
+    bench.register("a", operation="prefill")
+    bench.traces.capture_all()
+    record = bench.traces.get(bench.traces.trace_key_for_program(bench.key("a")))
+    assert record.artifact.context is contexts[0]
+    assert bench.replay("a", 3) == [3] * 4
+    for other in (contexts[1:], []):
+        bound[:] = other
+        with pytest.raises(RuntimeError, match="cannot replay: a trace over") as raised:
+            bench.replay("a", 4)
+        assert f"{id(contexts[0]):#x}" in str(raised.value)
+        assert (f"{id(contexts[1]):#x}" if other else "no KV cache") in str(raised.value)
+    bound[:] = contexts[:1]
+    assert record.artifact.outputs.cpu().to_numpy().tolist() == [3] * 4
+    assert bench.replay("a", 5) == [5] * 4
+
+
 def test_a_drifted_program_cache_stops_a_replay(active):
     counts = [active.programs.device_program_cache_entries()]
     active.programs.device_program_cache_entries = lambda: counts[-1]
