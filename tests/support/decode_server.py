@@ -205,8 +205,10 @@ class DecodeServer:
         """Submit one step for every request; `read` is blocking, async or late (leased until the next step)."""
         path = self.path if sampled else "logits"
         steady = self.is_steady(traced, path)
-        if not steady or len(self.flights) == 2:
+        if not steady:
             self.finish()
+        elif len(self.flights) == 2:
+            self.complete()
         for flight in self.flights:
             self._submit_read(flight)
         for slot, request in self.requests.items():
