@@ -83,14 +83,25 @@ class DecodePreparer:
         if getattr(tokens, "shape", None) != self._lane_shape or (sampled and not self._samples_on_device):
             self._refuse(tokens, start_pos, page_table, sampled)
         explicit = reload_inputs is not None or reload_page_table or reload_sampling_params or reset_sampling_state
-        if explicit:
+        # The steady step of the reload contract: nothing is commanded, so nothing can contradict.
+        is_steady = (
+            reload_inputs is False
+            and reset_batch is False
+            and reload_page_table is False
+            and reload_sampling_params is False
+            and reset_sampling_state is False
+            and slot_remap is None
+            and sampled
+            and self.resident.feedback
+        )
+        if explicit and not is_steady:
             check_commands(
                 (reset_batch, reload_inputs, reload_page_table, reload_sampling_params, reset_sampling_state),
                 has_sampling=sampled,
                 has_slot_remap=slot_remap is not None,
                 resident_feedback=self.resident.feedback,
             )
-        else:
+        elif not explicit:
             reset_batch = bool(reset_batch)
             reload_page_table = reload_sampling_params = reset_sampling_state = False
         if slot_remap is not None:

@@ -38,6 +38,8 @@ class DecodeSamplingState:
         # Whether the native manager left the default seeds in the buffer.
         self._at_defaults = False
         self._supported: PreparedSamplingParams | None = None
+        self._counted: PreparedSamplingParams | None = None
+        self._counted_rows: tuple[int, ...] = ()
         if self._controller is not None:
             self.manager = self._controller.seed_manager
             self.seed_state = self._state.seed_state
@@ -103,9 +105,20 @@ class DecodeSamplingState:
             raise RuntimeError("the first device-sampled decode must command reload_sampling_params")
         if self.manager is None or self.seed_state is None:
             raise TypeError("the reload contract needs a mutable seed buffer and its seed state")
-        require_known_membership(prepared, self.seed_state.active)
+        if not self._continues_streams(prepared, sampling):
+            require_known_membership(prepared, self.seed_state.active)
         if self._controller is not None:
             self._validate_with_controller(prepared, without_remap(sampling))
+
+    def _continues_streams(self, prepared: PreparedDecode, sampling: PreparedSamplingParams) -> bool:
+        """Whether a step samples exactly the slots that have streams: the common case, told without a mask."""
+        return prepared.slot_remap is None and self._active_rows(sampling) == getattr(self.seed_state, "members", None)
+
+    def _active_rows(self, sampling: PreparedSamplingParams) -> tuple[int, ...]:
+        """The active slots of sampling rows, counted once while the same rows come again."""
+        if sampling is not self._counted:
+            self._counted, self._counted_rows = sampling, _marked(sampling.active_mask)
+        return self._counted_rows
 
     def _validate_with_controller(self, prepared: PreparedDecode, sampling: PreparedSamplingParams) -> None:
         controller, state = self._controller, self._state
@@ -214,7 +227,7 @@ class DecodeSamplingState:
         if sampling is None or manager is None:
             return
         sampling = without_remap(sampling)
-        active = _marked(sampling.active_mask)
+        active = self._active_rows(sampling)
         reload_params, reset = prepared.reload_sampling_params, prepared.reset_sampling_state
         if controller is not None:
             if reset:
