@@ -682,7 +682,7 @@ class TraceRegistry:
 
     def forget_last(self) -> None: ...
 
-def route_rows(slots: NDArray[numpy.int64], *, lane_count: int, lane_capacity: int) -> tuple[tuple[int, list[int], list[int]], ...]:
+def route_rows(slots: numpy.typing.NDArray[numpy.int64], *, lane_count: int, lane_capacity: int) -> tuple[tuple[int, list[int], list[int]], ...]:
     """
     (lane, rows, slots inside the lane) for each lane that a call's rows go to. ValueError naming row and slot for a slot outside the group or taken twice. Follows chapter 30, section 7.3.
     """
