@@ -22,6 +22,7 @@ from llm_runtime.prefill.input_values import (
     PrefillTraceInputs,
     trace_inputs,
 )
+from llm_runtime.prefill.last_tokens import LastTokens, PositionInputs, stage_last_tokens
 from llm_runtime.prefill.plan import _TILE_SIZE, HostArray
 from llm_runtime.tensor_resources import attach_cleanup_failures, raise_cleanup_failures
 
@@ -150,13 +151,13 @@ class PrefillInputStager:
         copy_into_device_tensors(host.values(), position_inputs.values())
 
     def stage_step(
-        self, request: PrefillRequest, chunk: PrefillChunk, final_relative_last: int
-    ) -> tuple[PrefillDeviceInputs, PrefillPositionInputs]:
-        """Upload one step's inputs and the position of the request's last token in its final chunk."""
+        self, request: PrefillRequest, chunk: PrefillChunk, final_relative_last: LastTokens
+    ) -> tuple[PrefillDeviceInputs, PositionInputs]:
+        """Upload one step's inputs and where the request's last tokens are in its final chunk."""
         host = self._step_host_inputs(request, chunk)
         device_inputs = self.stage_device_inputs(host)
         try:
-            positions = self.stage_position_inputs(final_relative_last, chunk.chunk_size)
+            positions = stage_last_tokens(self, final_relative_last, chunk.chunk_size, release=self._release)
         except BaseException as error:
             attach_cleanup_failures(error, self._release(device_inputs))
             raise

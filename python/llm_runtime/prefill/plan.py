@@ -31,6 +31,7 @@ __all__ = [
     "_plan_prefill_requests",
     "integer_array",
     "last_token_offset",
+    "last_token_offsets",
     "prefill_bucket_ladder",
 ]
 
@@ -127,4 +128,9 @@ def last_token_offset(request: PrefillRequest) -> int:
     if request.uses_chunked_prefill:
         final = request.chunks[-1]
         return int(request.last_token_indices[0] - final.chunk_start_idx) % final.chunk_size
-    return max(last - cached for last, cached in zip(request.last_token_indices, request.cached_tokens, strict=True))
+    return max(last_token_offsets(request))
+
+
+def last_token_offsets(request: PrefillRequest) -> tuple[int, ...]:
+    """Position of each active row's last token among its uncached tokens."""
+    return tuple(last - cached for last, cached in zip(request.last_token_indices, request.cached_tokens, strict=True))

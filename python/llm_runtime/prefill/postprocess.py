@@ -6,6 +6,7 @@ Follows chapter 20, section 7.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from llm_runtime._core import PrefillRequest
@@ -13,8 +14,9 @@ from llm_runtime.device import namespace_of
 from llm_runtime.prefill.config import PrefillRuntimeConfig
 from llm_runtime.prefill.device_copies import namespace_of_tensor
 from llm_runtime.prefill.input_values import PrefillPositionInputs
+from llm_runtime.prefill.last_tokens import LastTokens, PositionInputs, last_tokens
 from llm_runtime.prefill.ownership import new_logprob_output, retain_owned, without_borrowed
-from llm_runtime.prefill.plan import _TILE_SIZE, last_token_offset
+from llm_runtime.prefill.plan import _TILE_SIZE, last_token_offset, last_token_offsets
 from llm_runtime.prefill.result_rows import uses_static_q128_topk
 from llm_runtime.prefill.sampling_inputs import DeviceSamplingValues, PrefillSamplingInputs
 from llm_runtime.prefill.sampling_params import PreparedSamplingParams, SamplingPath
@@ -71,6 +73,14 @@ class PrefillPostprocessor:
         """Whether the sampler runs over the whole tile of a prompt in the 128 bucket."""
         return uses_static_q128_topk(request, path, supported=self._config.static_q128_topk_supported)
 
+    def extracts_rows(self, request: PrefillRequest) -> bool:
+        """Whether each row of a wave is extracted for itself, because the model cannot take them all at once."""
+        return request.kind == "batched" and not self._config.batched_prefill_batched_extract
+
+    def last_tokens(self, request: PrefillRequest) -> LastTokens:
+        """Which positions the position tensors of ``request`` hold."""
+        return last_tokens(request, by_row=self.extracts_rows(request))
+
     def sampling_batch_size(self, request: PrefillRequest) -> int:
         """Rows of the sampler, or of the padded wave when device sampling is off."""
         if self._config.device_sampling_enabled:
@@ -123,7 +133,7 @@ class PrefillPostprocessor:
         prepared: PreparedPrefill,
         hidden: Any,
         kpt: DeviceSamplingValues | None,
-        position_inputs: PrefillPositionInputs,
+        position_inputs: PositionInputs,
         *,
         sampled_output: Any = None,
         owned: list[Any] | None = None,
@@ -131,14 +141,16 @@ class PrefillPostprocessor:
     ) -> Any:
         """Extract the last tokens from hidden states and sample them, or make row-major logits for the host.
 
-        Returns ``(tokens, log_probs)``, a logits tensor, or one logits tile per active row when the model
-        cannot extract a wave at once. ``hidden`` stays with the caller; everything made here is appended to
+        Returns ``(tokens, log_probs)``, a logits tensor, or one logits row per active row when the model
+        cannot extract a wave at once (per physical row when tokens are not counted: such a run compiles what any
+        number of active rows needs). ``hidden`` stays with the caller; everything made here is appended to
         ``owned``.
         """
         owned = [] if owned is None else owned
         request = prepared.request
-        if request.kind == "batched" and not self._config.batched_prefill_batched_extract:
-            return self._row_tiles(request, hidden, owned)
+        if isinstance(position_inputs, tuple):
+            rows = len(request.source_rows) if count_tokens else request.padded_batch_size
+            return self._row_logits(request, hidden, position_inputs[:rows], owned)
         if request.kind == "batched":
             logits = self._wave_logits(request, hidden)
         else:
@@ -151,7 +163,7 @@ class PrefillPostprocessor:
         prepared: PreparedPrefill,
         final_step_output: Any,
         kpt: DeviceSamplingValues | None,
-        position_inputs: PrefillPositionInputs,
+        position_inputs: PositionInputs,
         *,
         sampled_output: Any = None,
         owned: list[Any],
@@ -196,37 +208,39 @@ class PrefillPostprocessor:
     def _last_token_logits(self, prepared: PreparedPrefill, hidden: Any, position_inputs: PrefillPositionInputs) -> Any:
         request = prepared.request
         offset = last_token_offset(request)
-        extract = self._config.model.post_process_prefill_output
         if self.uses_static_q128_topk(request, prepared.sampling_path):
-            return extract(hidden, offset)
-        return extract(
-            hidden,
-            offset,
-            last_token_slice=(position_inputs.slice_start, position_inputs.slice_end),
-            last_token_index=position_inputs.row_index,
-        )
+            return self._config.model.post_process_prefill_output(hidden, offset)
+        return self._extract(hidden, offset, position_inputs)
 
     def _wave_logits(self, request: PrefillRequest, hidden: Any) -> Any:
-        offsets = _offsets(request)
+        offsets = list(last_token_offsets(request))
         offsets += [0] * (request.padded_batch_size - len(offsets))
         return self._config.model.post_process_batched_prefill_output(
             hidden, offsets, request.padded_batch_size, request.padded_sequence_length
         )
 
-    def _row_tiles(self, request: PrefillRequest, hidden: Any, owned: list[Any]) -> tuple[Any, ...]:
+    def _row_logits(
+        self, request: PrefillRequest, hidden: Any, position_inputs: Sequence[PrefillPositionInputs], owned: list[Any]
+    ) -> tuple[Any, ...]:
         ns, width, length = self._ns, hidden.shape[-1], request.padded_sequence_length
-        tiles = []
-        for row, offset in enumerate(_offsets(request)):
+        offsets = (*last_token_offsets(request), *[0] * request.padded_batch_size)
+        results = []
+        for row, positions in enumerate(position_inputs):
             # Rows lie behind each other; cutting one out of the folded wave needs no reshaped view of its memory.
             part = ns.slice(hidden, (0, 0, row * length, 0), (1, 1, (row + 1) * length, width))
             retain_owned(owned, part)
-            logits = self._config.model.post_process_prefill_output(part, offset)
+            logits = self._extract(part, offsets[row], positions)
             retain_owned(owned, logits)
-            tile = ns.untilize(logits, use_multicore=True)
-            retain_owned(owned, tile)
-            tiles.append(tile)
-        return tuple(tiles)
+            untilized = ns.untilize(logits, use_multicore=True)
+            retain_owned(owned, untilized)
+            results.append(untilized)
+        return tuple(results)
 
-
-def _offsets(request: PrefillRequest) -> list[int]:
-    return [last - cached for last, cached in zip(request.last_token_indices, request.cached_tokens, strict=True)]
+    def _extract(self, hidden: Any, offset: int, position_inputs: PrefillPositionInputs) -> Any:
+        # By runtime tensors: another position must not make another device program.
+        return self._config.model.post_process_prefill_output(
+            hidden,
+            offset,
+            last_token_slice=(position_inputs.slice_start, position_inputs.slice_end),
+            last_token_index=position_inputs.row_index,
+        )

@@ -119,7 +119,7 @@ class PrefillResultAssembler:
         width = logits.shape[2]
         for row, source in enumerate(request.source_rows):
             part = parts[row if per_row else 0]
-            logits[source, 0] = part[0, 0, logits_row(request, row, traced=traced, per_row_tiles=per_row), :width]
+            logits[source, 0] = part[0, 0, logits_row(request, row, traced=traced, per_row=per_row), :width]
 
 
 def _sampled_pair(host: Any) -> tuple[Any, Any]:

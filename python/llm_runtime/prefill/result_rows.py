@@ -7,7 +7,7 @@ request             eager                       traced
 single, whole tile  tile row of the last token  the same
 single, other       row 0 (gathered on device)  row 0 (gathered on device)
 batched             the request's wave row      the same
-batched, per row    tile row in its own tile    the same
+batched, per row    row 0 of its own (gathered) the same
 chunked, sampled    row 0 (gathered on device)  row 0 (gathered on device)
 chunked, logits     tile row of the last token  row 0 (gathered on device)
 ==================  ==========================  =========================
@@ -38,9 +38,13 @@ def uses_static_q128_topk(request: PrefillRequest, path: SamplingPath, *, suppor
     )
 
 
-def gathers_last_token(request: PrefillRequest, path: SamplingPath, *, static_q128_supported: bool) -> bool:
+def gathers_last_token(
+    request: PrefillRequest, path: SamplingPath, *, static_q128_supported: bool, batched_extract: bool
+) -> bool:
     """Whether a regular or traced finish reads the position tensors to bring the last token to row 0."""
-    return request.kind == "single" and not uses_static_q128_topk(request, path, supported=static_q128_supported)
+    if request.kind == "batched":
+        return not batched_extract
+    return not uses_static_q128_topk(request, path, supported=static_q128_supported)
 
 
 def tile_row(request: PrefillRequest, row: int) -> int:
@@ -56,10 +60,10 @@ def sampled_row(request: PrefillRequest, row: int, *, whole_tile: bool) -> int:
     return tile_row(request, 0) if whole_tile else 0
 
 
-def logits_row(request: PrefillRequest, row: int, *, traced: bool, per_row_tiles: bool) -> int:
-    """Row of a logits output (of that row's own tile, when ``per_row_tiles``) for active row ``row``."""
+def logits_row(request: PrefillRequest, row: int, *, traced: bool, per_row: bool) -> int:
+    """Row of a logits output (of that row's own one, when ``per_row``) for active row ``row``."""
     if request.kind == "batched":
-        return tile_row(request, row) if per_row_tiles else row
+        return 0 if per_row else row
     if request.uses_chunked_prefill and not traced:
         return tile_row(request, 0)
     return 0

@@ -12,7 +12,6 @@ from typing import Any
 from llm_runtime.prefill.device_copies import ReleaseTransient
 from llm_runtime.prefill.inputs import PrefillInputStager
 from llm_runtime.prefill.ownership import InvocationResult, retain_owned
-from llm_runtime.prefill.plan import last_token_offset
 from llm_runtime.prefill.postprocess import PrefillPostprocessor
 from llm_runtime.prefill.signatures import PreparedPrefill
 from llm_runtime.tensor_resources import attach_cleanup_failures, raise_cleanup_failures
@@ -59,7 +58,7 @@ class PrefillSequenceRunner:
     def _run(self, prepared: PreparedPrefill, owned: list[Any], count_tokens: bool) -> Any:
         request = prepared.request
         chunked = request.uses_chunked_prefill
-        final_relative_last = last_token_offset(request)
+        final_relative_last = self._postprocessor.last_tokens(request)
         kpt = self._make_kpt(prepared, owned) if chunked else None
         output: Any = None
         positions: Any = None

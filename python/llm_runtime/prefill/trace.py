@@ -15,13 +15,13 @@ from typing import Any
 from llm_runtime._core import PrefillChunk
 from llm_runtime.prefill.device_copies import ReleaseTransient
 from llm_runtime.prefill.inputs import PrefillInputStager
+from llm_runtime.prefill.last_tokens import refresh_last_tokens, stage_last_tokens
 from llm_runtime.prefill.ownership import (
     InvocationResult,
     PrefillReplayOwnership,
     new_logprob_output,
     without_borrowed,
 )
-from llm_runtime.prefill.plan import last_token_offset
 from llm_runtime.prefill.postprocess import PrefillPostprocessor
 from llm_runtime.prefill.result_rows import gathers_last_token
 from llm_runtime.prefill.signatures import (
@@ -116,16 +116,15 @@ class PrefillTraceLifecycle:
             stager.refresh_chunk_device_inputs(request, chunk, persistent.device_inputs)
         else:
             stager.refresh_regular_device_inputs(request, persistent.device_inputs)
-        if self._reads_positions(prepared):
-            relative_last = last_token_offset(request)
-            if relative_last != state.position_signature:
-                state.position_signature = None
-                stager.refresh_position_inputs(state.position_inputs, relative_last, chunk.chunk_size)
-                state.position_signature = relative_last
         post = self._hooks.postprocessor
+        if self._reads_positions(prepared):
+            wanted, known = post.last_tokens(request), state.position_signature
+            state.position_signature = None
+            refresh_last_tokens(stager, state.position_inputs, wanted, chunk.chunk_size, known=known)
+            state.position_signature = wanted
         values = post.sampling_inputs.values(prepared, post.sampling_output_rows(prepared))
-        known, state.kpt_signature = state.kpt_signature, None
-        post.sampling_inputs.refresh(state.kpt, known, values)
+        known_values, state.kpt_signature = state.kpt_signature, None
+        post.sampling_inputs.refresh(state.kpt, known_values, values)
         state.kpt_signature = values
 
     def finish(
@@ -174,6 +173,7 @@ class PrefillTraceLifecycle:
             prepared.request,
             prepared.sampling_path,
             static_q128_supported=self._hooks.static_q128_topk_supported,
+            batched_extract=not self._hooks.postprocessor.extracts_rows(prepared.request),
         )
 
     def _run_body(self, prepared: PreparedPrefill, persistent: PrefillHiddenPersistentInputs) -> Any:
@@ -210,7 +210,10 @@ class PrefillTraceLifecycle:
         post = hooks.postprocessor
         first = hooks.input_stager.trace_inputs(prepared.request)
         rows = post.sampling_output_rows(prepared)
-        positions = hooks.input_stager.stage_position_inputs(first.relative_last, first.sequence_length)
+        wanted = post.last_tokens(prepared.request)
+        positions = stage_last_tokens(
+            hooks.input_stager, wanted, first.sequence_length, release=hooks.release_transient
+        )
         values = post.sampling_inputs.values(prepared, rows)
         kpt: Any = None
         try:
@@ -223,7 +226,7 @@ class PrefillTraceLifecycle:
             position_inputs=positions,
             kpt=kpt,
             sampled_output=sampled_output,
-            position_signature=first.relative_last,
+            position_signature=wanted,
             kpt_signature=values,
         )
 

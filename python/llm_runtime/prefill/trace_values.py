@@ -12,7 +12,8 @@ from typing import Any
 
 from llm_runtime._core import PrefillTraceSignature
 from llm_runtime.prefill.device_copies import ReleaseTransient
-from llm_runtime.prefill.input_values import PrefillDeviceInputs, PrefillPositionInputs
+from llm_runtime.prefill.input_values import PrefillDeviceInputs
+from llm_runtime.prefill.last_tokens import LastTokens, PositionInputs
 from llm_runtime.prefill.sampling_inputs import DeviceSamplingValues, SamplingSignature
 
 _REFRESH_FIELDS = ("tokens", "page_table", "last_token", "sampling")
@@ -34,10 +35,10 @@ class PrefillReplayState:
     """Workspace of one program: tensors that its postprocessing reads or writes, and the values they hold
     now."""
 
-    position_inputs: PrefillPositionInputs
+    position_inputs: PositionInputs
     kpt: DeviceSamplingValues | None
     sampled_output: Any = None
-    position_signature: int | None = None
+    position_signature: LastTokens | None = None
     kpt_signature: SamplingSignature | None = None
 
     def owned_tensor_values(self) -> tuple[Any, ...]:

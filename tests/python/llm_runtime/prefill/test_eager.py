@@ -230,10 +230,24 @@ def test_wave_without_batched_extraction_is_extracted_row_by_row(model):
     call = lane.prompt([80, 80])
     prepared = lane.runtime.prepare(**call)[0]
     result = lane.runtime.invoke(prepared)
-    assert model.extractions == [(79, False, False)] * 2
+    assert model.extractions == [(79, True, True)] * 2
     assert len(result.value) == 2
     logits = lane.runtime.assemble([(prepared, result)], batch_size=2)
     assert np.array_equal(logits, expected_logits(call))
+
+
+@pytest.mark.covers("T04", "T10")
+def test_a_compiled_wave_extracted_row_by_row_serves_any_rows_and_positions(model):
+    lane = EchoLane(model, batched_prefill_batched_extract=False)
+    (prepared,) = lane.runtime.prepare(**lane.prompt([80] * 3))
+    result = lane.runtime.invoke(prepared, count_tokens=False)
+    assert len(result.value) == 4  # the padding row too, which another call fills
+    assert lane.runtime._release_transient(result.owned) == []
+    programs = lane.mesh.num_program_cache_entries()
+    for lengths in ([80, 90, 100, 110], [1, 32, 33], [128, 65, 64, 97]):
+        call = lane.prompt(lengths)
+        assert np.array_equal(lane.eager(call), expected_logits(call))
+        assert lane.mesh.num_program_cache_entries() == programs
 
 
 @pytest.mark.covers("POST-16", "POST-17")

@@ -162,6 +162,37 @@ def test_a_wave_reads_no_position_tensors(lane, copies):
     assert len(copies.host) == 2
 
 
+@pytest.mark.covers("T10", "T32")
+@pytest.mark.parametrize("execution", ["immediate", "deferred"])
+def test_a_wave_extracted_row_by_row_replays_any_rows_and_positions(open_mesh, execution):
+    lane = EchoLane(EchoModel(open_mesh(execution=execution)), batched_prefill_batched_extract=False)
+    traces = lane.trace(make_call(lane, [80] * 3))
+    programs, alive = lane.mesh.num_program_cache_entries(), names(lane.mesh)
+    for shift, lengths in enumerate([[3, 128, 77], [90, 1, 60, 31], [33, 64, 97, 96], [90, 64, 31]]):
+        call = make_call(lane, lengths, shift=shift + 1)
+        check_result(call, lane.replay(traces, call))
+        assert names(lane.mesh) == alive
+    assert lane.mesh.counters.replays == 4
+    assert lane.mesh.num_program_cache_entries() == programs
+
+
+def test_only_rows_whose_position_changed_are_copied(model, copies):
+    lane = EchoLane(model, batched_prefill_batched_extract=False)
+    (trace,) = lane.trace(make_call(lane, [80] * 3))
+    rows = trace.workspace.position_inputs
+
+    def refresh(lengths):
+        copies.clear()
+        (prepared,) = lane.runtime.prepare(**make_call(lane, lengths))
+        lane.runtime.refresh_trace(prepared, trace.persistent, trace.workspace)
+        return copies.host[2:]
+
+    assert len(rows) == 4
+    assert same(refresh([80] * 3), ())
+    assert same(refresh([80, 70, 80, 60]), [*rows[1].values(), *rows[3].values()])
+    assert same(refresh([80, 70, 80, 60]), ())
+
+
 def test_sampler_values_are_copied_when_they_change(lane, copies):
     (trace,) = lane.trace(make_call(lane, [80], params=SEEDED))
     device = trace.workspace.kpt
