@@ -13,14 +13,9 @@ import pytest
 from llm_models.vllm_generator import VLLMGenerator
 from llm_runtime.decode.trace import DecodeTraceLifecycle
 from llm_runtime.vllm_adapter import VLLMAdapter
-from support.serving.deployment import Deployment, write_tiny_model
+from support.serving.deployment import Deployment
 from support.serving.server import ServerOptions
 from support.serving.traffic import make_traffic
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("tiny-llama"))
 
 
 def without_table_refresh(refresh: Any) -> Any:

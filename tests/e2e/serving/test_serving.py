@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import ttnn_twin
-from support.serving.deployment import Deployment, write_tiny_model
+from support.serving.deployment import Deployment
 from support.serving.server import Server, ServerOptions
 from support.serving.traffic import make_traffic
 
@@ -33,11 +33,6 @@ ALWAYS = (
     "device tokens",
 )
 OVERLAP = ("resident steps", "overlapped", "page-table refreshes", "dropped tokens")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("tiny-llama"))
 
 
 def options(**changes: Any) -> ServerOptions:
