@@ -8,7 +8,6 @@ Owners look the namespace up once and keep it; hot paths then call the namespace
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any
 
@@ -28,7 +27,7 @@ def namespace_of(mesh: Any) -> Any:
 
 def tensor_namespace(value: Any) -> Any | None:
     """The namespace of a device-library tensor (on host or device), or `None` for every other object."""
-    kind: Hashable = type(value)
+    kind: Any = type(value)  # a class is hashable, but its type says nothing of that
     namespace = _tensor_namespace_of(kind)
     if namespace is not None:
         return namespace
