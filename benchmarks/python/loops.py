@@ -12,6 +12,8 @@ from paths_decode import inferred_step
 from paths_prefill import mixed_prompts
 from timing import Effort, median_us, once_us
 
+from llm_runtime.profiling import profile
+
 LOOPS = ("steady decode, blocking", "steady decode, two steps in flight", "prefill of 32 mixed prompts")
 
 
@@ -37,6 +39,16 @@ def first_call_figures(lane: BenchLane) -> dict[str, float]:
     times = [once_us(step) for _ in range(100)]
     lane.close()
     return {"first_us": times[0], "steady_us": statistics.median(times[50:])}
+
+
+def profiling_figures(lane: BenchLane, effort: Effort) -> dict[str, float]:
+    """A steady step before any profile, while one records, and after it: what a profile costs on and off."""
+    step = inferred_step(lane)
+    before = median_us({"step": step}, effort)["step"] or 0.0
+    with profile():
+        on = median_us({"step": step}, effort)["step"] or 0.0
+    after = median_us({"step": step}, effort)["step"] or 0.0
+    return {"before_us": before, "on_us": on, "after_us": after}
 
 
 def growth_in_steps(lane: BenchLane, counts: tuple[int, ...]) -> dict[int, float]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from llm_models.checkpoints import CheckpointError, LlamaCheckpoint, find_smollm2, load_checkpoint
-from llm_models.cli_device import TRACE_REGION_BYTES as TRACE_REGION_BYTES
 from llm_models.cli_device import DeviceChoice, Execution, check_device, open_device
 from llm_models.cli_output import make_output
 from llm_models.generation import GenerationRequest, GenerationResult, Generator

@@ -37,38 +37,43 @@ class VLLMGenerator:
     def __init__(self, target: Any, adapter: VLLMAdapter, *, vllm_config: Any = None, prefix: str = "") -> None:
         del vllm_config, prefix
         require_instance(adapter, VLLMAdapter, name="adapter")
-        self.target = target  # borrowed until `cleanup`, which ends it
+        self._target = target  # borrowed until `cleanup`, which ends it
         self.adapter = adapter
         self._summarised: set[str] = set()
 
     @property
+    def target(self) -> Any:
+        """The executor or lane group that serves."""
+        return self._target
+
+    @property
     def model(self) -> Any:
         """The tensor model, or one per lane."""
-        return self.target.model
+        return self._target.model
 
     @property
     def model_args(self) -> Any:
         """The runtime config of the model, or one per lane."""
-        return self.target.model_args
+        return self._target.model_args
 
     @property
     def mesh_device(self) -> Any:
         """The mesh that the server opened."""
-        return self.target.mesh_device
+        return self._target.mesh_device
 
     @property
     def cache_path(self) -> Any:
         """Where the model caches converted tensors, if it does."""
-        return self.target.cache_path
+        return self._target.cache_path
 
     @property
     def already_warmed_up_prefill(self) -> bool:
         """Whether every prefill case is warm; servers assign False between their warmup phases, which loses nothing."""
-        return bool(self.target.already_warmed_up_prefill)
+        return bool(self._target.already_warmed_up_prefill)
 
     @already_warmed_up_prefill.setter
     def already_warmed_up_prefill(self, value: bool) -> None:
-        self.target.already_warmed_up_prefill = value
+        self._target.already_warmed_up_prefill = value
 
     def allocate_kv_cache(self, kv_cache_shape: Any = None, dtype: Any = None, num_layers: int | None = None) -> Any:
         """Allocate the KV cache and return its handle, which every later call brings back.

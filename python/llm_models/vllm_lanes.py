@@ -95,6 +95,13 @@ class LateVLLMGenerator(VLLMGenerator):
         self._pending = pending
         self._closed = False
 
+    @property
+    def target(self) -> Any:
+        """The executor or lane group that serves; `RuntimeError` before it is built."""
+        if self._target is self._pending:
+            raise RuntimeError("the executors are not built yet: call allocate_kv_cache first")
+        return self._target
+
     def allocate_kv_cache(self, kv_cache_shape: Any = None, dtype: Any = None, num_layers: int | None = None) -> Any:
         """Build the executors for the server's cache, allocate it and return its handle.
 
@@ -104,7 +111,7 @@ class LateVLLMGenerator(VLLMGenerator):
         given = server_shape_given(kv_cache_shape, dtype, num_layers)
         if self._closed:
             raise RuntimeError("this generator was cleaned up: load the model again")
-        if self.target is self._pending:
+        if self._target is self._pending:
             policy = self.adapter.config.paged_kv_cache
             if given:
                 blocks, _, block_size, _ = server_cache_shape(kv_cache_shape)
@@ -114,7 +121,7 @@ class LateVLLMGenerator(VLLMGenerator):
                 adapter.resolve_legacy_kv_cache_config(kv_cache_shape, dtype, num_layers)
             else:
                 policy = replace(policy, num_blocks=policy.max_num_blocks)
-            self.target = self._pending.build(policy)
+            self._target = self._pending.build(policy)
             self.adapter = adapter
         return super().allocate_kv_cache(kv_cache_shape, dtype, num_layers)
 
@@ -125,14 +132,9 @@ class LateVLLMGenerator(VLLMGenerator):
         call may be repeated.
         """
         self._closed = True
-        if self.target is not self._pending:
+        if self._target is not self._pending:
             super().cleanup()
         self._pending.release()
-
-    def _execution(self, operation: str, traced: bool) -> Any:
-        if self.target is self._pending:
-            raise RuntimeError("the executors are not built yet: call allocate_kv_cache first")
-        return super()._execution(operation, traced)
 
 
 def _failures_of(steps: Sequence[Callable[[], None]]) -> list[BaseException]:

@@ -27,11 +27,12 @@ def namespace_of(mesh: Any) -> Any:
 
 def tensor_namespace(value: Any) -> Any | None:
     """The namespace of a device-library tensor (on host or device), or `None` for every other object."""
-    namespace = _tensor_namespace_of(type(value))
+    kind: Any = type(value)  # a class is hashable, but its type says nothing of that
+    namespace = _tensor_namespace_of(kind)
     if namespace is not None:
         return namespace
-    namespace = getattr(value, "ttnn_namespace", None)
-    return namespace if _is_device_namespace(namespace) and isinstance(value, namespace.Tensor) else None
+    declared: Any = getattr(value, "ttnn_namespace", None)
+    return declared if _is_device_namespace(declared) and isinstance(value, declared.Tensor) else None
 
 
 def host_tensor(namespace: Any, array: np.ndarray[Any, Any], dtype: Any) -> Any:

@@ -52,7 +52,7 @@ class OutputReader:
         """The host tree of `value` (blocking), or the `PendingRead` of `submit` when not blocking."""
         if not blocking:
             return self.submit(value)
-        return _Copy(blocking=True).tree(value)
+        return _BLOCKING_COPY.tree(value)
 
     def read_synchronized(self, value: Any) -> Any:
         """Start every copy of the tree, then wait for the device once; nothing is retained."""
@@ -218,3 +218,7 @@ class _Copy:
             self.submitted = True
             self._destinations.append(host)
         return host
+
+
+# A blocking copy keeps nothing, so that one serves every reader.
+_BLOCKING_COPY = _Copy(blocking=True)

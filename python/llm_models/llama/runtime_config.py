@@ -6,9 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_runtime._core import max_prefill_chunk_size, padded_prefill_length, validate_prefill_chunk_size
-
 from llm_models.llama.model_config import require_positive_int
+from llm_runtime._core import max_prefill_chunk_size, padded_prefill_length, validate_prefill_chunk_size
 
 DEFAULT_PREFILL_CHUNK_SIZE = 2048
 SMALLEST_CHUNK_SIZE = 128

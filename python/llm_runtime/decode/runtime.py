@@ -193,7 +193,8 @@ class DecodeRuntime:
         Returns ``(output, log_probs)``: logits float32 ``[B,1,V]`` with None, or tokens int64 ``[B]`` with
         float32 ``[B]`` or None, in the kind of the step's ``tokens``.
         """
-        require_instance(result, InvocationResult, name="result")
+        if type(result) is not InvocationResult:
+            require_instance(result, InvocationResult, name="result")
         return self._readout.consume(result, read_from_device=read_from_device)
 
     def read_decode_output(self, tt_out: Any, *, async_read: bool = False) -> Any:

@@ -75,19 +75,19 @@ class TracedDecode(TraceTarget):
         An error after the refresh began invalidates the decode runtime; one raised earlier leaves it untouched.
         """
         decode, traces = self.eager_executor.decode, self.trace_compiler
-        # Most steps use neither group of optional arguments: they are forwarded only when given.
-        optional: dict[str, Any] = {}
-        if prompt_tokens is not None or output_tokens is not None or slot_remap is not None:
-            optional = request_state(prompt_tokens, output_tokens, slot_remap)
-        if reload_inputs is not None or reload_page_table or reload_sampling_params or reset_sampling_state:
-            optional |= decode_commands(reload_inputs, reload_page_table, reload_sampling_params, reset_sampling_state)
         prepared = decode.prepare(
             tokens=tokens,
             start_pos=start_pos,
             page_table=page_table,
             sampling_params=sampling_params,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            slot_remap=slot_remap,
             reset_batch=reset_batch,
-            **optional,
+            reload_inputs=reload_inputs,
+            reload_page_table=reload_page_table,
+            reload_sampling_params=reload_sampling_params,
+            reset_sampling_state=reset_sampling_state,
         )
         signature = decode.program_signature(prepared)
         program_id = traces.program_compiler.find(signature)

@@ -117,6 +117,8 @@ def _transfers() -> Iterator[Call]:
             yield Call(f"Tensor.{member}", (wanted,))
     for member in ("shape", "get_num_devices"):
         yield Call(f"MeshDevice.{member}", (MESH,))
+    yield Call("MeshDevice.create_submeshes", (MESH, Make("MeshShape", (1, 1))))
+    yield Call("MeshDevice.create_submeshes", (MESH, Make("MeshShape", (1, 2))), label="more than there are")
 
 
 def _placement() -> Iterator[Call]:

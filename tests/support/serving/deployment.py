@@ -49,7 +49,9 @@ def write_tiny_model(folder: Path) -> Path:
 class Deployment:
     """One start of the server: mesh, facade, allocated cache, warm. Owns all of them until `stop`."""
 
-    def __init__(self, folder: Path, options: ServerOptions, *, execution: str = "immediate") -> None:
+    def __init__(
+        self, folder: Path, options: ServerOptions, *, execution: str = "immediate", warm: bool = True
+    ) -> None:
         self.options = options
         self.checkpoint = load_checkpoint(folder)
         self.mesh = ttnn_twin.open_mesh_device(
@@ -77,7 +79,8 @@ class Deployment:
         for mesh, handle in zip(self.meshes, handles, strict=True):
             # Filling a block is a program of the twin too; the runtime accepts none that appears while traces live.
             mesh.ledger.poison([0], caches=[tensor for layer in handle for tensor in layer])
-        self.warm_up()
+        if warm:
+            self.warm_up()
 
     def warm_up(self) -> None:
         """The two phases of the protocol."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from support.fault_sweep import FaultLane, Sweep, calls_of, failure_of, points
+from support.fault_sweep import Sweep, calls_of, failure_of, points
+from support.one_layer_lane import OneLayerLane
 
 
 def compiled_lane(**options):
     """A lane with everything compiled and registered, whose next warmup call only captures."""
-    lane = FaultLane(**options)
+    lane = OneLayerLane(**options)
     with lane.executor.warmup.defer_capture():
         lane.llama.warm_up()
         assert lane.executor.warmup.capture_pending

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.fault_sweep import FaultLane, Sweep, calls_of, failure_of, points
+from support.fault_sweep import Sweep, calls_of, failure_of, points
+from support.one_layer_lane import OneLayerLane
 
 GEOMETRIES = {
     "prefill": ("compile_prefill", "prefill_call", {}),
@@ -26,7 +27,7 @@ class Compile:
             "execution": execution,
             "length": 256 if geometry == "chunks" else 128,
         }
-        self.lane = FaultLane(**self._lane_options)
+        self.lane = OneLayerLane(**self._lane_options)
 
     def run(self):
         executor = self.lane.executor
@@ -34,7 +35,7 @@ class Compile:
 
     def renew(self):
         self.lane.close()
-        self.lane = FaultLane(**self._lane_options)
+        self.lane = OneLayerLane(**self._lane_options)
 
 
 @pytest.mark.parametrize("execution", ["immediate", "deferred"])

@@ -11,7 +11,8 @@ import ttnn_twin
 from llm_models.llama.model import LlamaModel
 from llm_runtime.config import PagedKVCacheConfig
 from llm_runtime.paged_kv_cache import PagedKVCacheManager
-from support.fault_sweep import Fault, Sweep, calls_of, failure_of, one_layer, points
+from support.fault_sweep import Fault, Sweep, calls_of, failure_of, points
+from support.one_layer_lane import one_layer
 
 BLOCKS = 8
 POLICY = PagedKVCacheConfig(block_size=32, max_num_blocks=BLOCKS, num_blocks=BLOCKS, dtype=ttnn_twin.bfloat16)

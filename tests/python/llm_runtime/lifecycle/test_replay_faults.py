@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.fault_sweep import FaultLane, Sweep, calls_of, check_equal, failure_of, points
+from support.fault_sweep import Sweep, calls_of, failure_of, points
+from support.one_layer_lane import OneLayerLane, check_equal
 
 CALLS = {
     "prefill": ("prefill_forward", "prefill_call", {}),
@@ -39,7 +40,7 @@ class Step:
         self._open()
 
     def _open(self):
-        self.lane = FaultLane(**self._options)
+        self.lane = OneLayerLane(**self._options)
         self.lane.llama.warm_up()
         if self.name == "steady step":
             self.lane.executor.decode_forward(**self.lane.decode_call(path=self.path, reset_batch=True))

@@ -9,13 +9,14 @@ import pytest
 
 import ttnn_twin
 from llm_models.llama.executor import Llama, LlamaOptions
-from support.fault_sweep import Fault, FaultLane, Sweep, calls_of, failure_of, one_layer, points
+from support.fault_sweep import Fault, Sweep, calls_of, failure_of, points
+from support.one_layer_lane import OneLayerLane, one_layer
 
 OPTIONS = LlamaOptions(max_batch_size=2, max_seq_len=128, max_prefill_chunk_size=128, device_sampling=False)
 
 
 def warmed_lane(**options):
-    lane = FaultLane(**options)
+    lane = OneLayerLane(**options)
     lane.llama.warm_up()
     lane.executor.prefill_forward(**lane.prefill_call())
     return lane

@@ -192,14 +192,18 @@ def test_traced_lengths_follow_the_invocation_length(new_lane):
     assert not wide.config.traces_prefill_case(wide.config.eager_plan.prefill[-1])
 
 
-# The row WRM-24 expects no cached case for 4 blocks; by the newer rule of chapter 30, 5.2, only one block has none.
-def test_a_smaller_layout_rebuilds_both_plans(lane):
-    smaller = lane.config.with_page_table_layout(PageTableLayout(32, 1, 64, 8))
-    assert smaller.page_table_layout_ceiling is lane.config.page_table_layout_ceiling
-    assert not any(case.cached_tokens for case in smaller.eager_plan.prefill)
-    assert any(case.cached_tokens for case in lane.config.eager_plan.prefill)
-    assert lane.config.page_table_layout.raw_capacity_width == 128
-    assert smaller.with_page_table_layout(lane.config.page_table_layout) == lane.config
+@pytest.mark.covers("WRM-24")
+@pytest.mark.parametrize(("start_alignment", "cached"), [(128, False), (32, True)])
+def test_a_smaller_layout_rebuilds_both_plans(new_lane, start_alignment, cached):
+    """A prefix of 128 tokens fills four blocks, so nothing is warmed behind it; one of 32 leaves room."""
+    config = new_lane(prefill_start_alignment=start_alignment).config
+    smaller = config.with_page_table_layout(PageTableLayout(32, 4, 64, 8))
+    assert smaller.page_table_layout_ceiling is config.page_table_layout_ceiling
+    for plan in (smaller.eager_plan, smaller.sampled_plan):
+        assert any(case.cached_tokens for case in plan.prefill) == cached
+    assert any(case.cached_tokens for case in config.eager_plan.prefill)
+    assert config.page_table_layout.raw_capacity_width == 128
+    assert smaller.with_page_table_layout(config.page_table_layout) == config
 
 
 @pytest.mark.covers("WRM-25")

@@ -107,6 +107,22 @@ def test_a_warmup_call_seals_and_uses_the_shrunk_layout(new_lane):
         lane.coordinator.configure_page_table_layout(layout)
 
 
+@pytest.mark.covers("WRM-10")
+@pytest.mark.parametrize(("start_alignment", "cached"), [(128, []), (32, [(1, 128, 32)])])
+def test_a_cached_start_is_warmed_where_a_prefix_leaves_room(new_lane, start_alignment, cached):
+    """Four blocks hold a prefix of 32 tokens and a rest, but none of 128: what serving can ask for decides."""
+    lane = new_lane(mode="none", sampling=False, lengths=(128,), prefill_start_alignment=start_alignment)
+    layout = PageTableLayout(32, 4, 64, 8)
+    for owner in (lane.prefill, lane.decode, lane.coordinator):
+        owner.configure_page_table_layout(layout)
+    lane.warm_prefill(trace=False)
+    prompts = geometry(lane.requests("prefill"))
+    assert [prompt for prompt in prompts if prompt[2]] == cached
+    assert (1, 128, 0) in prompts
+    with pytest.raises(RuntimeError, match="sealed"):
+        lane.coordinator.configure_page_table_layout(layout)
+
+
 @pytest.mark.covers("WRM-22")
 def test_a_coordinator_must_share_the_executions_layout(new_lane):
     lane = new_lane()
