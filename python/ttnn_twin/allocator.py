@@ -27,11 +27,13 @@ class Allocator:
     """Buffers of one mesh, held weakly: a buffer whose last tensor is gone is free. Guarded by the mesh's lock.
 
     While ``traces_live``, new buffers are *suspects*: on hardware they may lie in memory that a trace uses for its
-    intermediate tensors, so that a replay overwrites them.
+    intermediate tensors, so that a replay overwrites them. Without ``backing`` buffers take no memory: nothing may
+    run on them.
     """
 
-    def __init__(self, *, strict: bool) -> None:
+    def __init__(self, *, strict: bool, backing: bool = True) -> None:
         self.strict = strict
+        self.backing = backing
         self.traces_live = False
         self.arena = CaptureArena()
         self._trusting = 0
@@ -40,7 +42,9 @@ class Allocator:
 
     def allocate(self, spec: TensorSpec, origin: str, *, captured: bool = False, array: Array | None = None) -> Buffer:
         """Return a new buffer around ``array``, or with undefined contents; ``captured`` ones come from the arena."""
-        if array is not None:
+        if not self.backing:
+            buffer = Buffer.unbacked(spec, origin)
+        elif array is not None:
             buffer = Buffer(array, spec, origin)
         elif captured:
             buffer = Buffer.in_arena(spec, origin, self.arena)

@@ -39,6 +39,11 @@ class Buffer:
         return cls(np.empty(spec.shape, storage_dtype(spec.dtype)), spec, origin)
 
     @classmethod
+    def unbacked(cls, spec: TensorSpec, origin: str) -> Buffer:
+        """Return a buffer that takes no memory and can only be read: every element is the same one."""
+        return cls(np.broadcast_to(storage_dtype(spec.dtype).type(0), spec.shape), spec, origin)
+
+    @classmethod
     def in_arena(cls, spec: TensorSpec, origin: str, arena: CaptureArena) -> Buffer:
         """Return a buffer of a capture. NaN or a large number makes a read before the first replay noticeable."""
         dtype = storage_dtype(spec.dtype)

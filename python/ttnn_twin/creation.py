@@ -53,17 +53,22 @@ def _filled(
 ) -> Tensor:
     layout = TILE_LAYOUT if dtype in BLOCK_FLOAT_TYPES else layout
     spec = TensorSpec(tuple(shape), dtype, layout, memory_config or DRAM_MEMORY_CONFIG)
-    # Zeros come as untouched pages: a key/value cache takes memory only where it is written.
-    array = np.full(spec.shape, value, storage_dtype(dtype)) if value else np.zeros(spec.shape, storage_dtype(dtype))
     if device is None:
-        return Tensor._on_host(array if value else blank(array), spec)
+        return Tensor._on_host(_values(spec, value) if value else blank(spec.shape, storage_dtype(dtype)), spec)
     with device.lock:
         device.enter(op)
         device.refuse_capture(op)
-        if device.rounds and dtype in ROUNDED_TYPES and value:
+        array = _values(spec, value) if device.memory.backing else None
+        if array is not None and device.rounds and dtype in ROUNDED_TYPES and value:
             round_to_bfloat16(array)
         device.counters.bytes_to_device += spec.device_bytes
         return device.allocate(spec, op, array)
+
+
+def _values(spec: TensorSpec, value: float) -> Array:
+    """Return the elements. Zeros are untouched pages: a key/value cache takes memory only where it is written."""
+    dtype = storage_dtype(spec.dtype)
+    return np.full(spec.shape, value, dtype) if value else np.zeros(spec.shape, dtype)
 
 
 def zeros(

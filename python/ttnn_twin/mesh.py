@@ -13,7 +13,7 @@ from .cores import CoreCoord, CoreGrid
 from .counters import Counters
 from .faults import Faults
 from .ledger import Ledger, fill_with_nan
-from .mesh_options import MeshOptions, MeshShape
+from .mesh_options import Execution, MeshOptions, MeshShape
 from .queue import CommandQueue
 from .tensor import Array, Buffer, Tensor, TensorSpec
 from .trace_region import MeshTraceId, TraceRegion
@@ -39,8 +39,9 @@ class MeshDevice:
         self.shape = shape
         self.options = options
         self.lock = threading.RLock()
-        self.memory = Allocator(strict=options.strict_allocations)
-        self.queue = CommandQueue(deferred=options.execution == "deferred")
+        runs = options.execution != "never"
+        self.memory = Allocator(strict=options.strict_allocations, backing=runs)
+        self.queue = CommandQueue(deferred=options.execution == "deferred", runs=runs)
         self.traces = TraceRegion(options.trace_region_size)
         self.counters = Counters(self.memory)
         self.faults = Faults()
@@ -203,7 +204,7 @@ def open_mesh_device(
     *,
     trace_region_size: int = 0,
     num_command_queues: int = 1,
-    execution: Literal["immediate", "deferred"] = "immediate",
+    execution: Execution = "immediate",
     precision: Literal["float32", "bfloat16"] = "float32",
     strict_allocations: bool = True,
 ) -> MeshDevice:
@@ -213,7 +214,8 @@ def open_mesh_device(
         mesh_shape: rows and columns; one device by default.
         trace_region_size: bytes for traces, see ``ttnn_twin.trace_region``.
         num_command_queues: queue ids that are accepted; the twin keeps one in-order timeline for all of them.
-        execution: run work when it is enqueued, or only when somebody waits for it.
+        execution: run work when it is enqueued, or only when somebody waits for it; or never, which checks, compiles,
+            allocates and accounts for everything, with tensors that take no memory and have no contents.
         precision: keep float32, or round results of bfloat16-like types to bfloat16.
         strict_allocations: see ``MeshDevice.strict_allocations``.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+Execution = Literal["immediate", "deferred", "never"]
 
 
 class MeshShape(tuple[int, ...]):
@@ -37,13 +39,13 @@ class MeshOptions:
 
     trace_region_size: int = 0
     num_command_queues: int = 1
-    execution: Literal["immediate", "deferred"] = "immediate"
+    execution: Execution = "immediate"
     precision: Literal["float32", "bfloat16"] = "float32"
     strict_allocations: bool = True
 
     def __post_init__(self) -> None:
-        if self.execution not in ("immediate", "deferred"):
-            raise ValueError(f"open_mesh_device: execution={self.execution!r}; 'immediate' or 'deferred' is needed")
+        if self.execution not in get_args(Execution):
+            raise ValueError(f"open_mesh_device: execution={self.execution!r}; one of {get_args(Execution)} is needed")
         if self.precision not in ("float32", "bfloat16"):
             raise ValueError(f"open_mesh_device: precision={self.precision!r}; 'float32' or 'bfloat16' is needed")
         if self.trace_region_size < 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The in-order command queue of a mesh: work runs when it is enqueued, or only when somebody waits for it."""
+"""The in-order command queue of a mesh: work runs when it is enqueued, when somebody waits for it, or never."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ class CommandQueue:
     ``busy_seconds`` is the wall time spent in steps.
 
     In immediate execution a step has run when ``submit`` returns, but it counts as completed only once somebody
-    waited for it, so that both executions refuse the same early reads. Guarded by the lock of the mesh.
+    waited for it, so that both executions refuse the same early reads. A queue that does not run anything counts
+    only. Guarded by the lock of the mesh.
     """
 
-    __slots__ = ("_pending", "busy_seconds", "completed", "deferred", "executed", "issued")
+    __slots__ = ("_pending", "busy_seconds", "completed", "deferred", "executed", "issued", "runs")
 
-    def __init__(self, *, deferred: bool) -> None:
+    def __init__(self, *, deferred: bool, runs: bool = True) -> None:
         self.deferred = deferred
+        self.runs = runs
         self.issued = 0
         self.executed = 0
         self.completed = 0
@@ -31,7 +33,9 @@ class CommandQueue:
     def submit(self, step: Step) -> int:
         """Enqueue ``step`` and return its position."""
         self.issued += 1
-        if self.deferred:
+        if not self.runs:
+            self.executed = self.issued
+        elif self.deferred:
             self._pending.append(step)
         else:
             self.executed = self.issued

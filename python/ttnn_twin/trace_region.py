@@ -32,6 +32,27 @@ class MeshTraceId:
         return f"trace {self.number}"
 
 
+class TraceRegionError(RuntimeError):
+    """A capture that did not fit; recording has stopped.
+
+    Attributes:
+        trace_bytes: what the trace asks for.
+        needed_bytes: the region size to open the mesh with. It covers the traces up to this one; who captures more of
+            them may set the size for all, and the message says that.
+    """
+
+    def __init__(self, trace_id: MeshTraceId, *, trace_bytes: int, used_bytes: int, region_bytes: int) -> None:
+        super().__init__(
+            f"end_trace_capture: {trace_id} asks for {trace_bytes} bytes of the trace region; {used_bytes} of "
+            f"{region_bytes} bytes are used"
+        )
+        self.trace_bytes = trace_bytes
+        self.needed_bytes = used_bytes + trace_bytes
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; open the mesh with trace_region_size={self.needed_bytes} or more"
+
+
 class Trace:
     """Recorded ops of one capture.
 
@@ -107,14 +128,10 @@ class TraceRegion:
             state = "no capture is open" if trace is None else f"{self.capture_id} is being captured"
             raise RuntimeError(f"end_trace_capture: {trace_id}: {state}")
         self.capture = self.capture_id = None
-        needed = self.used + trace.bytes
-        if needed > self.size:
+        if self.used + trace.bytes > self.size:
             trace.state = "failed"
             trace.steps.clear()
-            raise RuntimeError(
-                f"end_trace_capture: {trace_id} asks for {trace.bytes} bytes of the trace region; {self.used} of "
-                f"{self.size} bytes are used; open the mesh with trace_region_size={needed} or more"
-            )
+            raise TraceRegionError(trace_id, trace_bytes=trace.bytes, used_bytes=self.used, region_bytes=self.size)
         trace.state = "captured"
 
     def find(self, op: str, trace_id: MeshTraceId) -> Trace:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -79,9 +80,9 @@ def copy_host_to_device_tensor(host_tensor: Tensor, device_tensor: Tensor, cq_id
         _enqueue_upload(mesh, source, target, theirs)
 
 
-def blank(zeros: Array) -> Array:
+def blank(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return a read-only stand-in for an array of zeros: one element, seen in every place."""
-    return np.broadcast_to(zeros.dtype.type(0), zeros.shape)
+    return np.broadcast_to(dtype.type(0), shape)
 
 
 def _is_blank(array: Array) -> bool:

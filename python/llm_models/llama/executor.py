@@ -28,8 +28,9 @@ class LlamaOptions:
     """Capacity and policy of one lane. Lengths and `block_size` are in tokens.
 
     `num_blocks` defaults to what `max_batch_size` sequences of `max_seq_len` tokens need. With
-    `device_stochastic_sampling` decode also covers top-k programs, and greedy rows then share them. `weight_dtype`
-    is the device type of the matrices; `weight_cache` a folder for converted weights.
+    `device_stochastic_sampling` decode also covers top-k programs, and greedy rows then share them; with
+    `device_log_probs` the programs that return log-probabilities of sampled tokens too. `weight_dtype` is the device
+    type of the matrices; `weight_cache` a folder for converted weights.
     """
 
     max_batch_size: int
@@ -39,6 +40,7 @@ class LlamaOptions:
     trace_mode: TraceMode = "all"
     device_sampling: bool = True
     device_stochastic_sampling: bool = True
+    device_log_probs: bool = False
     num_blocks: int | None = None
     weight_dtype: DeviceFloat = "bfloat16"
     kv_cache_dtype: DeviceFloat = "bfloat16"
@@ -124,6 +126,7 @@ class Llama:
             kv_cache_dtype=kv_cache_dtype,
             progress=progress,
             cache_path=options.weight_cache,
+            log_probs=options.device_log_probs,
         )
         executor = None
         try:

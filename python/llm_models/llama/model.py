@@ -64,13 +64,15 @@ class LlamaModel:
         kv_cache_dtype: Any = None,
         progress: Progress | None = None,
         cache_path: Path | None = None,
+        log_probs: bool = False,
     ) -> LlamaModel:
         """Upload the weights and build the model.
 
         `max_batch_size` is the lane capacity (1 to 32), `max_seq_len` the context in tokens; `n_layers` may cut the
         model short; `dtype` is that of the matrices and `kv_cache_dtype` that of the cache (bfloat16 unless given).
-        `progress(done, total)` follows the uploads; `cache_path` is a folder for converted weights. `ValueError` for
-        sizes that do not fit the checkpoint or the device, before anything is uploaded; a later failure frees what was.
+        `progress(done, total)` follows the uploads; `cache_path` is a folder for converted weights. With `log_probs`
+        the sampler returns those of sampled tokens when asked. `ValueError` for sizes that do not fit the checkpoint
+        or the device, before anything is uploaded; a later failure frees what was.
         """
         bfloat16 = namespace_of(mesh_device).bfloat16
         sizes = ModelSizes(
@@ -83,7 +85,9 @@ class LlamaModel:
             kv_cache_dtype=bfloat16 if kv_cache_dtype is None else kv_cache_dtype,
         )
         config = model_config(checkpoint.config, mesh_device, sizes)
-        parts = build_parts(checkpoint, config, dtype=sizes.dtype, progress=progress, cache_path=cache_path)
+        parts = build_parts(
+            checkpoint, config, dtype=sizes.dtype, progress=progress, cache_path=cache_path, log_probs=log_probs
+        )
         return cls(config, parts)
 
     @property

@@ -119,20 +119,19 @@ def build_parts(
     dtype: Any,
     progress: Progress | None = None,
     cache_path: Path | None = None,
+    log_probs: bool = False,
 ) -> ModelParts:
     """Upload the weights and make the modules; a failure frees what was uploaded, its own failures attached.
 
-    Converted weights are kept in, and taken from, files below `cache_path`.
+    Converted weights are kept in, and taken from, files below `cache_path`. `log_probs` is the sampler's.
     """
     total = WEIGHTS_OUTSIDE_LAYERS + WEIGHTS_PER_LAYER * config.n_layers
     cache = None
     if cache_path is not None:
         cache = WeightCache(cache_path, checkpoint, namespace_of(config.mesh_device))
-    weights = DeviceWeights(
-        checkpoint, config.mesh_device, dtype=dtype, total=total, progress=progress, cache=cache
-    )
+    weights = DeviceWeights(checkpoint, config.mesh_device, dtype=dtype, total=total, progress=progress, cache=cache)
     try:
-        return _build(checkpoint.config, config, weights)
+        return _build(checkpoint.config, config, weights, log_probs=log_probs)
     except BaseException as primary:
         try:
             weights.release()
@@ -141,7 +140,9 @@ def build_parts(
         raise
 
 
-def _build(architecture: LlamaConfig, config: LlamaModelConfig, weights: DeviceWeights) -> ModelParts:
+def _build(
+    architecture: LlamaConfig, config: LlamaModelConfig, weights: DeviceWeights, *, log_probs: bool
+) -> ModelParts:
     ns = namespace_of(config.mesh_device)
     module = ModuleConfig(decode_input_memcfg=ns.DRAM_MEMORY_CONFIG)
     rope = RopeSetup(
@@ -188,5 +189,7 @@ def _build(architecture: LlamaConfig, config: LlamaModelConfig, weights: DeviceW
         layers=tuple(layer(index, block.attention_config) for index, block in enumerate(config.block_configs)),
         norm=norm("final_norm"),
         lm_head=LmHead(ns, module, weight=head),
-        sampling=Sampling1D(Sampling1DConfig(mesh_device=config.mesh_device, vocab_size=config.vocab_size)),
+        sampling=Sampling1D(
+            Sampling1DConfig(mesh_device=config.mesh_device, vocab_size=config.vocab_size, supports_log_probs=log_probs)
+        ),
     )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llm_models.llama.log_probs import sampled_log_probs
 from llm_models.llama.model_config import require_positive_int
 from llm_models.llama.weights import upload
 from llm_runtime.device import namespace_of
@@ -65,7 +66,10 @@ class DeviceSeeds:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling1DConfig:
-    """Sizes and policy of the sampler. `seeds` is made for the mesh unless given; the mesh is borrowed."""
+    """Sizes and policy of the sampler. `seeds` is made for the mesh unless given; the mesh is borrowed.
+
+    With `supports_log_probs` warmup also covers the programs that return log-probabilities of sampled tokens.
+    """
 
     mesh_device: Any
     vocab_size: int
@@ -73,6 +77,7 @@ class Sampling1DConfig:
     max_batch_size: int = SAMPLER_ROWS
     max_top_k: int = MAX_TOP_K
     allow_force_argmax: bool = True
+    supports_log_probs: bool = False
     seeds: DeviceSeeds = field(default=None)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
@@ -140,15 +145,15 @@ class Sampling1D:
         seeds: Any = None,
         tt_out_tok: Any = None,
         enable_log_probs: bool = False,
-    ) -> tuple[Any, None]:
+    ) -> tuple[Any, Any]:
         """Sample every row of `logits` [1, 1, rows, vocabulary] (borrowed); rows are at most `max_batch_size`.
 
         Without `k`, `p` and `temp` the largest logit wins. With them (device uint32, bfloat16, bfloat16, one entry
         per sampler row, `temp` inverse) each row draws among its `k` largest logits with its own seed, from `seeds`
         (uint32, one per sampler row) or the config's buffer. Returns uint32 ids [1, 1, 1, max_batch_size], written
-        into `tt_out_tok` if given, and no log-probabilities. `ValueError`, before any device work, for an incomplete
-        set, argmax where it is not allowed, logits that do not fit, and log-probabilities, which one device does
-        not have.
+        into `tt_out_tok` if given, and None or, with `enable_log_probs`, what `sampled_log_probs` gives. `ValueError`,
+        before any device work, for an incomplete set, argmax where it is not allowed, logits that do not fit, and
+        log-probabilities that the config does not support or that come without the set.
         """
         rows, width = logits.shape[2], logits.shape[3]
         given = [value is not None for value in (k, p, temp)]
@@ -156,8 +161,8 @@ class Sampling1D:
             raise ValueError("k, p and temp go together: all for top-k, none for argmax")
         if not any(given) and not self.config.allow_force_argmax:
             raise ValueError("argmax is not allowed by this sampler (allow_force_argmax); give k, p and temp")
-        if enable_log_probs:
-            raise ValueError("log-probabilities are not available on one device; sample on the host for them")
+        if enable_log_probs and not (self.config.supports_log_probs and any(given)):
+            raise ValueError("log-probabilities need supports_log_probs and top-k; sample on the host for them")
         if rows > self.config.max_batch_size or width != self.config.vocab_size:
             raise ValueError(
                 f"logits have {rows} rows of {width}; the sampler takes at most {self.config.max_batch_size} rows "
@@ -167,7 +172,8 @@ class Sampling1D:
             return self._argmax(logits, tt_out_tok), None
         self.load_device_buffers()
         seed_buffer = self.config.seeds.get_device_buffer() if seeds is None else seeds
-        return self._top_k(logits, k, p, temp, seed_buffer, tt_out_tok), None
+        tokens = self._top_k(logits, k, p, temp, seed_buffer, tt_out_tok)
+        return tokens, sampled_log_probs(self._ns, logits, tokens) if enable_log_probs else None
 
     def _argmax(self, logits: Any, output: Any) -> Any:
         ns, rows = self._ns, self.config.max_batch_size

@@ -15,6 +15,7 @@ from llm_runtime.decode.reload import active_slots_of_step, project_active, requ
 from llm_runtime.decode.remap import without_remap
 from llm_runtime.decode.values import PreparedDecode
 from llm_runtime.prefill.sampling_helpers import PreparedSamplingParams
+from llm_runtime.prefill.sampling_limits import serves_log_probs
 from llm_runtime.seed_manager import SeedManager
 
 __all__ = ["DecodeSamplingState"]
@@ -30,7 +31,7 @@ class DecodeSamplingState:
     def __init__(self, config: DecodeRuntimeConfig) -> None:
         self._controller = config.sampling_state_controller
         self._state = config.sampling_state
-        self._num_devices = config.num_devices
+        self._has_log_probs = serves_log_probs(config.model, num_devices=config.num_devices)
         self.manager: Any = None
         self.seed_state: Any = None
         # Slots with a stream after the last inferred refresh of the native manager, which nobody else moves.
@@ -77,7 +78,7 @@ class DecodeSamplingState:
             prepared,
             has_seed_buffer=self.manager is not None,
             has_controller=self._controller is not None,
-            num_devices=self._num_devices,
+            has_log_probs=self._has_log_probs,
         )
         self._supported = rows
 

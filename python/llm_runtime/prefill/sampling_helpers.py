@@ -36,7 +36,6 @@ __all__ = [
     "kpt_values",
     "place_sampling_in_slots",
     "prepare_sampling_params",
-    "refuse_unsupported_log_probs",
     "select_request_history",
     "take_history_rows",
 ]
@@ -198,16 +197,6 @@ def select_request_history(
         f"{name} has {count} rows; expected 1, the {batch_size} rows of the call, "
         f"or the {max_batch_size} slots of the lane"
     )
-
-
-def refuse_unsupported_log_probs(prepared: PreparedSamplingParams, *, row_labels: Sequence[int]) -> None:
-    """Refuse top-n log-probabilities: the device returns the sampled token's value only (``ValueError``)."""
-    if "top_n" in prepared.logprob_modes:
-        row = prepared.logprob_modes.index("top_n")
-        raise ValueError(
-            f"sampling row {row_labels[row]}: num_logprobs {prepared.num_logprobs[row]} exceeds 0, the "
-            "device returns the sampled token's log-probability only; sample this request on the host"
-        )
 
 
 def kpt_values(sampling: PreparedSamplingParams, rows: int) -> KPTValues:

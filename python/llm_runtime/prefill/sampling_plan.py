@@ -15,10 +15,10 @@ from llm_runtime.prefill.plan import HostArray
 from llm_runtime.prefill.sampling_helpers import (
     _slice_sampling_params,
     default_prompt_history,
-    refuse_unsupported_log_probs,
     select_request_history,
 )
 from llm_runtime.prefill.sampling_inputs import PrefillSamplingInputs
+from llm_runtime.prefill.sampling_limits import refuse_unsupported_log_probs, serves_log_probs
 from llm_runtime.prefill.sampling_normalization import prepare_sampling_params
 from llm_runtime.prefill.sampling_params import PreparedSamplingParams
 
@@ -78,7 +78,9 @@ class SamplingPlanner:
             row_labels=rows,
             **history,
         )
-        refuse_unsupported_log_probs(prepared, row_labels=rows)
+        devices = config.cluster_shape[0] * config.cluster_shape[1]
+        served = serves_log_probs(config.model, num_devices=devices)
+        refuse_unsupported_log_probs(prepared, served=served, row_labels=rows)
         self._inputs.require_seeds_supported(prepared, rows)
         if prepared.penalties_enabled and config.sampling_state_controller is None:
             refuse_penalties(request)

@@ -50,18 +50,35 @@ class CaptureSession:
                 persistent = self._inputs[book.core.trace_of_program(program_id)]
                 alias.prime_workspace(persistent, alias.workspace)
         self.program_cache = self._programs.device_program_cache_entries()
+        self._record_all(order)
+        self._synchronize()
+        _trim_host_heap()
+
+    def _record_all(self, order: tuple[int, ...]) -> None:
+        """Record every trace. When one does not fit the trace region, the others still are, to tell the whole need."""
+        book = self._book
+        overflow: Any = None
+        missing_bytes = 0
         for position, trace_id in enumerate(order, start=1):
             try:
                 self._record(trace_id)
             except BaseException as error:
-                add_error_note(
-                    error,
-                    f"while capturing trace {position} of {len(order)}: {book.plans[trace_id].operation} "
-                    f"{book.records[trace_id].signature!r} ({book.keys[trace_id].digest})",
-                )
-                raise
-        self._synchronize()
-        _trim_host_heap()
+                asked = _overflowing_bytes(error)
+                if overflow is None:
+                    overflow = error
+                    add_error_note(
+                        error,
+                        f"while capturing trace {position} of {len(order)}: {book.plans[trace_id].operation} "
+                        f"{book.records[trace_id].signature!r} ({book.keys[trace_id].digest})",
+                    )
+                elif asked is None:
+                    attach_cleanup_failures(overflow, [error])
+                if asked is None:
+                    raise overflow  # noqa: B904 -- the first error stays the primary one
+                missing_bytes += asked
+        if overflow is not None:
+            overflow.needed_bytes = self._mesh.trace_region_used + missing_bytes
+            raise overflow
 
     def roll_back(self) -> list[BaseException]:
         """Release all that this attempt made; what cannot be released stays with the book. Returns the failures."""
@@ -114,7 +131,8 @@ class CaptureSession:
             self._synchronize()
             programs.require_unchanged_device_program_cache(self.program_cache, phase="during capture")
         except BaseException as primary:
-            stopping = [] if ended else self._stop_recording(device_id)
+            stopped = ended or _overflowing_bytes(primary) is not None
+            stopping = [] if stopped else self._stop_recording(device_id)
             artifact = self._own(trace_id, device_id, outputs)
             failures = stopping + self._book.release_trace(trace_id, self._namespace, self._mesh)
             artifact.recording = bool(stopping) and not artifact.trace_released
@@ -146,6 +164,12 @@ class CaptureSession:
 
     def _synchronize(self) -> None:
         self._namespace.synchronize_device(self._mesh)
+
+
+def _overflowing_bytes(error: BaseException) -> int | None:
+    """The bytes of a trace that the device recorded but could not place, where it tells them."""
+    asked = getattr(error, "trace_bytes", None)
+    return asked if isinstance(asked, int) else None
 
 
 def _tensors_in(value: Any) -> Iterator[Any]:

@@ -12,8 +12,8 @@ from typing import Any
 from llm_runtime._validation import positive_int, require_bool, require_instance
 from llm_runtime.config import PageTableLayout, TraceConfig, WarmupConfig
 from llm_runtime.decode.config import DecodeRuntimeConfig
-from llm_runtime.decode.limits import LOG_PROB_DEVICES
 from llm_runtime.prefill.config import PrefillRuntimeConfig
+from llm_runtime.prefill.sampling_limits import serves_log_probs
 from llm_runtime.warmup.cases import WarmupCase, WarmupPlan
 from llm_runtime.warmup.checks import check_layout, check_lengths, check_shared, complete_lengths, traced_lengths
 from llm_runtime.warmup.geometry import ServingLimits, capacity_tokens
@@ -152,7 +152,7 @@ class WarmupCoordinatorConfig:
         limits = ServingLimits.of(prefill)
         if trace.mode != "none":
             lengths = complete_lengths(lengths, limits, capacity_tokens(prefill.page_table_layout_ceiling))
-        log_probs = decode.device_sampling_enabled and decode.num_devices in LOG_PROB_DEVICES
+        log_probs = decode.device_sampling_enabled and serves_log_probs(decode.model, num_devices=decode.num_devices)
         inputs = PlanInputs(
             warmup=warmup,
             layout=prefill.page_table_layout,

@@ -23,6 +23,7 @@ from .reshape import permute, reshape, transpose, unsqueeze_to_4D
 from .sampling import manual_seed, sampling
 from .slicing import slice, split
 from .typecast import typecast
+from .unary import log
 
 __all__ = [
     "MathFidelity",
@@ -36,6 +37,7 @@ __all__ = [
     "gather",
     "interleaved_to_sharded",
     "linear",
+    "log",
     "manual_seed",
     "matmul",
     "mul",

@@ -279,26 +279,55 @@ def test_an_unreleased_compile_output_blocks_capture(bench):
     assert not bench.traces.trace_active
 
 
-@pytest.mark.covers("T21")
-def test_too_little_trace_memory_names_the_trace_and_the_bytes():
-    mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 1), trace_region_size=1 << 20)
-    probe = TraceBench(mesh)
-    probe.register("a")
-    probe.traces.capture_all()
-    size = mesh.trace_region_used
-    probe.traces.cleanup()
-    ttnn.close_mesh_device(mesh)
+@pytest.fixture
+def region():
+    """Makes benches with four traces on meshes with a trace region of so many bytes."""
+    benches = []
 
-    mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 1), trace_region_size=3 * size)
-    bench = TraceBench(mesh)
-    for name in "abcd":
-        bench.register(name)
-    with pytest.raises(RuntimeError, match=str(size)) as raised:
+    def make(size):
+        mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 1), trace_region_size=size)
+        benches.append(TraceBench(mesh))
+        for name in "abcd":
+            benches[-1].register(name)
+        return benches[-1]
+
+    yield make
+    for bench in benches:
+        bench.traces.cleanup()
+        assert bench.live() == 0
+        ttnn.close_mesh_device(bench.mesh)
+
+
+@pytest.mark.covers("T21")
+def test_too_little_trace_memory_names_the_trace_and_the_bytes(region):
+    """The first trace that does not fit, what is used, and the size that all four need; that size then does."""
+    roomy = region(1 << 20)
+    roomy.traces.capture_all()
+    total = roomy.mesh.trace_region_used
+    one = total // 4
+    for fitting in (3, 1, 0):
+        bench = region(fitting * one + one - 1)
+        with pytest.raises(RuntimeError, match=rf"asks for {one} bytes .*; {fitting * one} of ") as raised:
+            bench.traces.capture_all()
+        assert f"trace_region_size={total} or more" in str(raised.value)
+        first = "abcd"[fitting]
+        digest = bench.traces.trace_key_for_program(bench.key(first)).digest
+        assert any(f"{fitting + 1} of 4" in note and digest in note for note in raised.value.__notes__)
+        assert not hasattr(raised.value, "cleanup_failures")
+        assert bench.mesh.trace_region_used == 0
+        assert bench.live() == 0
+        assert not bench.programs.gate_closed
+    exact = region(total)
+    exact.traces.capture_all()
+    assert exact.replay("d", 3) == [3] * 4
+
+
+@pytest.mark.parametrize("op", ["begin_trace_capture", "end_trace_capture"])
+def test_a_fault_behind_a_trace_that_did_not_fit_is_told_beside_it(region, op):
+    bench = region(100)
+    bench.mesh.faults.fail(op, at=3, error=Broken(op))
+    with pytest.raises(RuntimeError, match="trace region") as raised:
         bench.traces.capture_all()
-    assert str(3 * size) in str(raised.value)
-    digest = bench.traces.trace_key_for_program(bench.key("d")).digest
-    assert any("4 of 4" in note and digest in note for note in raised.value.__notes__)
-    assert mesh.trace_region_used == 0
+    assert [str(error) for error in raised.value.cleanup_failures] == [op]
     assert bench.live() == 0
-    bench.traces.cleanup()
-    ttnn.close_mesh_device(mesh)
+    assert not bench.traces.needs_cleanup

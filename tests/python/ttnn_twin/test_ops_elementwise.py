@@ -165,3 +165,15 @@ def test_plus_one_refuses_floats_and_tiles(mesh):
         ttnn.plus_one(rows(mesh, numbers(4)))
     with pytest.raises(RuntimeError, match="TILE"):
         ttnn.plus_one(tiles(mesh, np.zeros((32, 32), np.int32)))
+
+
+def test_log_is_the_natural_logarithm(mesh):
+    values = np.array([[1.0, 0.5, 0.0], [np.e, 2.0, 10.0]], np.float32)
+    tensor = rows(mesh, values, ttnn.float32)
+    result = ttnn.log(tensor)
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(read(result), np.log(values), rtol=1e-6)
+    assert result.layout is tensor.layout
+    integers = rows(mesh, np.ones(3, np.int32), ttnn.int32)
+    with pytest.raises(RuntimeError, match="log: input_tensor has dtype"):
+        ttnn.log(integers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from support.conformance.calls import Call, T
+from support.conformance.calls import Call, T, Value
 from support.ttnn_lane import MODELS
 
 TILE, TOP = 32, 32
@@ -48,6 +48,7 @@ def sampling_calls() -> Iterator[Call]:
     yield seed.changed("no users", user_ids=...)
     yield seed.changed("seeds in tiles", seeds=T((TILE,), "uint32"))
     yield from _draws()
+    yield from _log_probs()
     for shape, dtype in (((1,), "int32"), ((8,), "int32"), ((TILE,), "int32"), ((1, TILE), "uint32")):
         yield Call("plus_one", (T(shape, dtype, "ROW_MAJOR"),))
     count = Call("plus_one", (ids(dtype="int32"),), {"skip_negative_entries": True})
@@ -75,3 +76,32 @@ def _draws() -> Iterator[Call]:
     yield draw.changed("other widths", a1=T((1, 1, TILE, TOP), "int32", "ROW_MAJOR"))
     yield draw.changed("float places", a1=T((1, 1, TILE, 2 * TOP), "bfloat16", "ROW_MAJOR"))
     yield draw.changed("a width without tiles", a0=T((1, 1, TILE, 48)), a1=T((1, 1, TILE, 48), "int32", "ROW_MAJOR"))
+
+
+def _log_probs() -> Iterator[Call]:
+    for config in MODELS.values():
+        for rows in (1, 8, TILE):
+            exact = T((1, 1, rows, config.vocab_size), "float32")
+            yield Call("typecast", (T((1, 1, rows, config.vocab_size)), Value("float32")))
+            yield Call("softmax", (exact,), {"dim": -1})
+            yield Call("gather", (exact, 3, T((1, 1, rows, 1), "uint32")))
+            yield Call("log", (T((1, 1, rows, 1), "float32"),))
+    softmax = Call("softmax", (T((1, 1, TILE, 64)),), {"dim": -1})
+    yield softmax
+    yield softmax.changed("integers", a0=T((1, 1, TILE, 64), "int32"))
+    gather = Call("gather", (T((1, 1, TILE, 64)), 3, T((1, 1, TILE, 1), "uint32")))
+    yield gather
+    yield gather.changed("places in rows", a2=T((1, 1, TILE, 1), "uint32", "ROW_MAJOR"))
+    yield gather.changed("signed places", a2=T((1, 1, TILE, 1), "int32"))
+    yield gather.changed("more rows of places", a2=T((1, 1, 64, 1), "uint32"))
+    log = Call("log", (T((1, 1, TILE, 1)),))
+    yield log
+    yield log.changed("in rows", a0=T((1, 1, TILE, 64), layout="ROW_MAJOR"))
+    yield log.changed("block floats", a0=T((1, 1, TILE, 64), "bfloat8_b"))
+    yield log.changed("integers", a0=T((1, 1, TILE, 64), "int32"))
+    yield log.changed("on the host", fatal=True, a0=T((1, 1, TILE, 64), place="host"))
+    column = T((1, 1, TILE, 1), "uint32")
+    yield Call("reshape", (T((1, 1, 1, TILE), "uint32", "ROW_MAJOR"), (1, 1, TILE, 1)))
+    yield Call("to_layout", (T((1, 1, TILE, 1), "uint32", "ROW_MAJOR"), Value("TILE_LAYOUT")))
+    yield Call("slice", (column, (0, 0, 0, 0), (1, 1, 8, 1)))
+    yield Call("pad", (T((1, 1, 8, 1), "float32"), [(0, 0), (0, 0), (0, TILE - 8), (0, 0)]), {"value": 1.0})

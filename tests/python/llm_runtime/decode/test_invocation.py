@@ -138,7 +138,7 @@ def test_what_the_sampler_would_drop_is_refused_before_device_work(mesh, runtime
     calls = mesh.counters.calls.copy()
     penalised = runtime.prepare(**request_for(sampling_params=topk(presence_penalty=[0.5, 0.0])))
     logged = runtime.prepare(**request_for(sampling_params=topk(enable_log_probs=[False, True])))
-    for prepared, match in ((penalised, "penalties"), (logged, "slot 1 asks for log-probabilities.*1 device")):
+    for prepared, match in ((penalised, "penalties"), (logged, "slot 1 asks for log-probabilities.*host")):
         for submit in (runtime.validate_submission, runtime.invoke):
             with pytest.raises(ValueError, match=match):
                 submit(prepared)

@@ -35,8 +35,10 @@ def mesh(open_mesh: Callable[..., Any]) -> Any:
 
 @pytest.fixture
 def model(mesh: Any) -> EchoModel:
-    """The echo model on the mesh."""
-    return EchoModel(mesh)
+    """The echo model on the mesh, with log-probabilities."""
+    model = EchoModel(mesh)
+    model.sampling.config.supports_log_probs = True
+    return model
 
 
 @pytest.fixture

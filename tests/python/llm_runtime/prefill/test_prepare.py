@@ -141,7 +141,7 @@ def test_each_request_gets_its_own_sampling_rows(lane):
 def test_refused_sampling_names_the_source_row(lane):
     with pytest.raises(ValueError, match=r"row 1: top_k 40 is outside \[1, 32\]"):
         sampled(lane, [80, 700], SamplingParams([1.0, 1.0], [5, 40], 1.0))
-    with pytest.raises(ValueError, match="row 1: num_logprobs 2"):
+    with pytest.raises(ValueError, match="row 1 asks for num_logprobs 2"):
         sampled(lane, [80, 700], SamplingParams([1.0, 1.0], 5, 1.0, enable_log_probs=True, num_logprobs=[0, 2]))
 
 

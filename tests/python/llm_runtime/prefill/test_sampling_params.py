@@ -15,9 +15,9 @@ from llm_runtime.prefill.sampling_helpers import (
     kpt_values,
     place_sampling_in_slots,
     prepare_sampling_params,
-    refuse_unsupported_log_probs,
     select_request_history,
 )
+from llm_runtime.prefill.sampling_limits import refuse_unsupported_log_probs
 
 
 def prepare(params, batch_size=4, **changes):
@@ -90,8 +90,10 @@ def test_stochastic_top_k_must_be_an_integer(top_k):
 def test_top_n_log_probs_are_refused_with_row_and_count():
     prepared = prepare(SamplingParams([1.0, 1.0], 4, 1.0, enable_log_probs=True, num_logprobs=[0, 2]))
     assert prepared.logprob_modes == ("sampled_token", "top_n", "none", "none")
-    with pytest.raises(ValueError, match=r"row 6: num_logprobs 2 .*host"):
-        refuse_unsupported_log_probs(prepared, row_labels=(5, 6))
+    with pytest.raises(ValueError, match=r"row 6 asks for num_logprobs 2.*host"):
+        refuse_unsupported_log_probs(prepared, served=True, row_labels=(5, 6))
+    with pytest.raises(ValueError, match=r"row 5 asks for log-probabilities.*host"):
+        refuse_unsupported_log_probs(prepared, served=False, row_labels=(5, 6))
 
 
 def test_log_probs_keep_a_greedy_batch_off_argmax():
