@@ -31,6 +31,30 @@ def echo_row(token: int, position: int) -> np.ndarray[Any, Any]:
     return row
 
 
+def expected_logits(call: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """What a call without sampling must give, float32 ``[rows, 1, VOCAB]``."""
+    lengths = call["prompt_lens"]
+    return np.stack([echo_row(int(call["tokens"][row, n - 1]), n - 1)[None] for row, n in enumerate(lengths)])
+
+
+def expected_tokens(call: dict[str, Any]) -> list[int]:
+    """What a sampled call must give: the sampler takes the largest logit, which names the last token."""
+    return [int(call["tokens"][row, n - 1]) for row, n in enumerate(call["prompt_lens"])]
+
+
+def check_result(call: dict[str, Any], result: Any) -> None:
+    """Compare the result of a call with what it must give."""
+    if call["sampling_params"] is None:
+        np.testing.assert_array_equal(result, expected_logits(call))
+    else:
+        assert result[0].tolist() == expected_tokens(call)
+
+
+def names(mesh: Any) -> list[str]:
+    """Names of the device tensors that are allocated."""
+    return [tensor.name for tensor in mesh.live_tensors()]
+
+
 class EchoRope:
     """Position rows, ``onehot(position % 64)``, for ``max_positions`` positions."""
 
@@ -368,6 +392,17 @@ class EchoTrace:
             self.runtime.refresh_trace(prepared, self.persistent, self.workspace, chunk)
             ns.execute_trace(self.mesh, self.trace_id, cq_id=0, blocking=False)
         return self.runtime.finish_trace(prepared, self.output, self.workspace)
+
+
+def make_call(
+    lane: EchoLane, lengths: list[int], *, start: int = 0, params: Any = None, shift: int = 0
+) -> dict[str, Any]:
+    """A call of rows that all start behind ``start`` cached tokens; ``shift`` makes other tokens."""
+    call = {**lane.prompt(lengths), "sampling_params": params}
+    call["tokens"] = (call["tokens"] + shift) % VOCAB
+    if start:
+        call["start_pos"] = np.full(len(lengths), start)
+    return call
 
 
 def watch(owner: Any, name: str, events: list[Any], event: Any = None) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_runtime._core import PageTableLayout, fit_paged_kv_num_blocks
+from llm_runtime._core import DecodeTables, PageTableLayout, fit_paged_kv_num_blocks
 
 
 def resolve(block: int, length: int, blocks: int, chunk: int) -> PageTableLayout:
@@ -154,3 +155,35 @@ def test_layout_laws(block: int, length: int, blocks: int, chunk: int) -> None:
     assert layout.raw_capacity_width <= layout.decode_width <= fitted
     assert layout.prefill_width * block >= length - 1 + chunk
     assert layout.decode_width % 8 == layout.prefill_width % 8 == 0
+
+
+@pytest.mark.covers("P09", "P10")
+def test_one_layout_gives_both_widths_and_other_tables_are_refused(
+    planned: Callable[..., tuple[Any, ...]],
+) -> None:
+    # 480000 tokens over four shards.
+    layout = PageTableLayout.resolve(
+        block_size=64, model_max_sequence_length=120_000, physical_num_blocks=1880, max_prefill_chunk_size=2048
+    )
+    assert (layout.raw_capacity_width, layout.decode_width, layout.prefill_width) == (1875, 1880, 1912)
+    widths = {
+        "block_size": 64,
+        "max_actual_page_table_width": layout.raw_capacity_width,
+        "canonical_page_table_width": layout.prefill_width,
+    }
+    table = np.arange(1874, dtype=np.int32).reshape(1, 1874)
+    with pytest.raises(ValueError, match="needs 1875 blocks but page_table has 1874 columns"):
+        planned([120_000], page_table=table, **widths)
+    decode = DecodeTables(
+        lane_capacity=1,
+        block_size=64,
+        raw_capacity_width=layout.raw_capacity_width,
+        decode_width=layout.decode_width,
+    )
+    step = {"device_feedback": False, "reload_inputs": None, "reload_page_table": False}
+    with pytest.raises(ValueError, match=r"1875 .*1874"):
+        decode.prepare(start_pos=np.array([119_999]), page_table=table, **step)
+    whole = np.arange(1875, dtype=np.int32).reshape(1, 1875)
+    (request,) = planned([120_000], page_table=whole, **widths)
+    batch = decode.prepare(start_pos=np.array([119_999]), page_table=whole, **step)
+    assert (request.page_table.shape, batch.page_table.shape) == ((1, 1912), (1, 1880))

@@ -7,23 +7,20 @@ import numpy as np
 import pytest
 
 from llm_runtime.prefill.sampling_params import SamplingParams
-from support.prefill_model import VOCAB, EchoLane, EchoModel, EchoSampler, echo_row, watch
+from support.prefill_model import (
+    VOCAB,
+    EchoLane,
+    EchoModel,
+    EchoSampler,
+    echo_row,
+    expected_logits,
+    expected_tokens,
+    names,
+    watch,
+)
 
 GREEDY = SamplingParams(0.0, 1, 1.0)
 STOCHASTIC = SamplingParams(1.0, 8, 0.9)
-
-
-def names(mesh):
-    return [tensor.name for tensor in mesh.live_tensors()]
-
-
-def expected_logits(call):
-    lengths = call["prompt_lens"]
-    return np.stack([echo_row(int(call["tokens"][row, n - 1]), n - 1)[None] for row, n in enumerate(lengths)])
-
-
-def expected_tokens(call):
-    return [int(call["tokens"][row, n - 1]) for row, n in enumerate(call["prompt_lens"])]
 
 
 def prepare_one(lane, lengths, params=None, **options):
@@ -343,135 +340,6 @@ def test_sampler_rows_hold_the_requests_values(lane):
     assert wave["temp"] == [2.0, 1.0] + [1.0] * 30
     assert single["k"] == [5] * 32
     assert single["p"] == [0.125] * 32
-
-
-CALLS = {
-    "logits": ([80], None, None),
-    "cached": ([160], 32, None),
-    "chunked": ([2049], None, None),
-    "wave": ([80, 90], None, None),
-    "topk": ([80], None, STOCHASTIC),
-    "argmax": ([700], None, GREEDY),
-    "wave-topk": ([80, 90], None, SamplingParams([1.0, 1.0], 8, 0.9)),
-    "cached-topk": ([160], 32, STOCHASTIC),
-}
-
-
-def build_call(lane, case):
-    lengths, start, params = CALLS[case]
-    call = {**lane.prompt(lengths), "sampling_params": params}
-    if start is not None:
-        call["start_pos"] = np.array([start])
-    return call
-
-
-def check_result(call, result):
-    if call["sampling_params"] is None:
-        assert np.array_equal(result, expected_logits(call))
-    else:
-        assert result[0].tolist() == expected_tokens(call)
-
-
-@pytest.mark.covers("SEQ-08", "SEQ-09", "SEQ-10", "SEQ-11", "SEQ-12", "SEQ-16", "R04")
-@pytest.mark.parametrize("case", sorted(CALLS))
-def test_every_device_call_may_fail_once(lane, case):
-    call = build_call(lane, case)
-    counts = lane.mesh.counters.calls
-    check_result(call, lane.eager(call))
-    start = dict(counts)
-    check_result(call, lane.eager(call))
-    used = {op: counts[op] - start.get(op, 0) for op in counts if counts[op] > start.get(op, 0)}
-    used.pop("deallocate")
-    alive = names(lane.mesh)
-    assert sum(used.values()) > 10
-    for op, times in used.items():
-        for at in range(1, times + 1):
-            error = RuntimeError(f"{op} {at}")
-            lane.mesh.faults.fail(op, at=at, error=error)
-            with pytest.raises(RuntimeError) as caught:
-                lane.eager(call)
-            lane.mesh.faults.clear()
-            assert caught.value is error, (op, at)
-            # The frames of the traceback hold what an op returned just before the failing one.
-            error.__traceback__ = None
-            del caught
-            assert names(lane.mesh) == alive, (op, at)
-            assert lane.runtime.transient_orphan_count == 0
-            check_result(call, lane.eager(call))
-
-
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_is_cleaned_up_like_an_error(lane, kind):
-    prepared = prepare_one(lane, [4097])
-    alive = names(lane.mesh)
-    error = kind()
-    lane.mesh.faults.fail("add", at=2, error=error)
-    with pytest.raises(kind) as caught:
-        lane.runtime.invoke(prepared)
-    assert caught.value is error
-    assert names(lane.mesh) == alive
-
-
-@pytest.mark.covers("SEQ-13")
-def test_failed_cleanup_is_attached_and_blocks_until_retried(lane):
-    prepared = prepare_one(lane, [80])
-    alive = names(lane.mesh)
-    primary, secondary = RuntimeError("body"), RuntimeError("free")
-
-    def broken(*_args, **_options):
-        lane.mesh.faults.fail("deallocate", at=1, error=secondary)
-        raise primary
-
-    body, lane.model.prefill_forward = lane.model.prefill_forward, broken
-    embedded = []
-    embed, lane.model.embed_prefill = lane.model.embed_prefill, lambda tokens: embedded.append(embed(tokens))
-    with pytest.raises(RuntimeError) as caught:
-        lane.runtime.invoke(prepared)
-    assert caught.value is primary
-    assert primary.cleanup_failures == (secondary,)
-    assert lane.runtime.transient_orphan_count == 1
-    for blocked in (lambda: lane.runtime.invoke(prepared), lambda: prepare_one(lane, [80])):
-        with pytest.raises(RuntimeError, match="cleanup"):
-            blocked()
-    with pytest.raises(RuntimeError, match="cleanup"):
-        lane.runtime.capture_plan(prepared)
-    lane.runtime.cleanup()
-    assert lane.runtime.transient_orphan_count == 0
-    embedded.clear()
-    assert names(lane.mesh) == alive
-    lane.model.prefill_forward, lane.model.embed_prefill = body, embed
-    assert np.array_equal(lane.eager(lane.prompt([80])), expected_logits(lane.prompt([80])))
-
-
-def test_failed_release_of_an_intermediate_output_fails_the_run(lane):
-    prepared = prepare_one(lane, [4097])
-    alive = names(lane.mesh)
-    error, runner = RuntimeError("free"), lane.runtime._sequence_runner
-    watch(
-        runner,
-        "_release",
-        [],
-        lambda _output: lane.mesh.faults.active or lane.mesh.faults.fail("deallocate", error=error),
-    )
-    with pytest.raises(RuntimeError) as caught:
-        lane.runtime.invoke(prepared)
-    assert caught.value is error
-    assert lane.runtime.transient_orphan_count == 1
-    lane.runtime.cleanup()
-    assert names(lane.mesh) == alive
-
-
-def test_a_body_without_output_is_an_error(lane):
-    prepared = prepare_one(lane, [160], start_pos=np.array([32]))
-    alive = names(lane.mesh)
-
-    def nothing(x, *_args, **_options):
-        lane.model._ns.deallocate(x)
-
-    lane.model.prefill_forward = nothing
-    with pytest.raises(RuntimeError, match="no final output"):
-        lane.runtime.invoke(prepared)
-    assert names(lane.mesh) == alive
 
 
 @pytest.mark.parametrize("rows", [2, 5])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -73,6 +74,38 @@ def test_logits_equal_the_reference_and_serving_compiles_nothing(llama):
         assert len(mesh.live_tensors()) == alive
     assert mesh.num_program_cache_entries() == programs
     assert mesh.counters.captures == captures
+
+
+class RowByRow(LlamaOptions):
+    """A model that cannot extract a wave at once."""
+
+    @property
+    def runtime_config(self):
+        return dataclasses.replace(super().runtime_config, batched_prefill_batched_extract=False)
+
+
+@pytest.mark.covers("PLAN-51", "PLAN-52", "W01", "T10")
+@pytest.mark.parametrize("mode", ["none", "all"])
+def test_a_wave_extracted_row_by_row_equals_the_reference_and_compiles_nothing(mode):
+    mesh = ns.open_mesh_device(ns.MeshShape(1, 1), trace_region_size=200_000_000)
+    options = RowByRow(max_batch_size=4, max_seq_len=128, max_prefill_chunk_size=128, trace_mode=mode)
+    served = Llama.open(checkpoint(), mesh, options)
+    try:
+        served.warm_up()
+        programs, alive = mesh.num_program_cache_entries(), len(mesh.live_tensors())
+        for seed, lengths in enumerate(([5, 100, 70], [17, 128], [128, 32, 33, 1], [96, 97, 65])):
+            tokens = prompts(lengths, seed=seed)
+            check_logits(prefill(served, tokens, lengths), tokens, lengths)
+            assert len(mesh.live_tensors()) == alive
+            assert max(served.executor.prefill_runtime.recent_padded_batch_sizes) > 1
+            greedy, _ = prefill(served, tokens, lengths, sampling_params=SamplingParams(0.0, 1, 1.0))
+            wanted = [reference().logits(tokens[row, :n].tolist())[-1].argmax() for row, n in enumerate(lengths)]
+            assert greedy.tolist() == wanted
+            assert max(served.executor.prefill_runtime.recent_padded_batch_sizes) == 1
+        assert mesh.num_program_cache_entries() == programs
+    finally:
+        served.cleanup()
+        ns.close_mesh_device(mesh)
 
 
 @pytest.mark.covers("P03", "P22")

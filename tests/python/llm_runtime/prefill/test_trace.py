@@ -8,39 +8,21 @@ import pytest
 
 import ttnn_twin as ns
 from llm_runtime.prefill.sampling_params import SamplingParams
-from support.prefill_model import EchoLane, EchoModel, echo_row, watch
+from support.prefill_model import (
+    EchoLane,
+    EchoModel,
+    check_result,
+    echo_row,
+    expected_logits,
+    expected_tokens,
+    make_call,
+    names,
+    watch,
+)
 
 GREEDY = SamplingParams(0.0, 1, 1.0)
 STOCHASTIC = SamplingParams(1.0, 8, 0.9)
 SEEDED = SamplingParams(1.0, 8, 0.9, seed=7)
-
-
-def names(mesh):
-    return [tensor.name for tensor in mesh.live_tensors()]
-
-
-def expected_logits(call):
-    lengths = call["prompt_lens"]
-    return np.stack([echo_row(int(call["tokens"][row, n - 1]), n - 1)[None] for row, n in enumerate(lengths)])
-
-
-def expected_tokens(call):
-    return [int(call["tokens"][row, n - 1]) for row, n in enumerate(call["prompt_lens"])]
-
-
-def make_call(lane, lengths, *, start=0, params=None, shift=0):
-    call = {**lane.prompt(lengths), "sampling_params": params}
-    call["tokens"] = (call["tokens"] + shift) % 64
-    if start:
-        call["start_pos"] = np.full(len(lengths), start)
-    return call
-
-
-def check_result(call, result):
-    if call["sampling_params"] is None:
-        assert np.array_equal(result, expected_logits(call))
-    else:
-        assert result[0].tolist() == expected_tokens(call)
 
 
 class CopyLog:
@@ -380,70 +362,3 @@ def test_host_arrays_may_change_right_after_the_call(open_mesh):
     ns.execute_trace(lane.mesh, trace.trace_id, cq_id=0, blocking=False)
     result = lane.runtime.finish_trace(prepared, trace.output, trace.workspace)
     assert np.array_equal(lane.runtime.assemble([(prepared, result)], batch_size=1), wanted)
-
-
-TRACED = {
-    "single": ([80], 0, None),
-    "wave": ([80] * 2, 0, None),
-    "chunk": ([160], 32, None),
-    "topk": ([80], 0, STOCHASTIC),
-    "argmax": ([80], 0, GREEDY),
-}
-
-
-@pytest.mark.parametrize("case", sorted(TRACED))
-def test_every_device_call_of_a_replay_may_fail_once(lane, case):
-    lengths, start, params = TRACED[case]
-    traces = lane.trace(make_call(lane, lengths, start=start, params=params))
-    call = make_call(lane, [length - 1 for length in lengths], start=start, params=params, shift=1)
-    check_result(call, lane.replay(traces, call))
-    counts = lane.mesh.counters.calls
-    first = dict(counts)
-    check_result(call, lane.replay(traces, call))
-    used = {op: counts[op] - first.get(op, 0) for op in counts if counts[op] > first.get(op, 0)}
-    used.pop("deallocate")
-    alive = names(lane.mesh)
-    for op, times in used.items():
-        for at in range(1, times + 1):
-            error = RuntimeError(f"{op} {at}")
-            lane.mesh.faults.fail(op, at=at, error=error)
-            with pytest.raises(RuntimeError) as caught:
-                lane.replay(traces, call)
-            lane.mesh.faults.clear()
-            assert caught.value is error, (op, at)
-            error.__traceback__ = None
-            del caught
-            assert names(lane.mesh) == alive, (op, at)
-            check_result(call, lane.replay(traces, call))
-
-
-@pytest.mark.parametrize("case", sorted(TRACED))
-def test_every_allocation_of_a_plan_may_fail_without_a_leak(lane, case):
-    lengths, start, params = TRACED[case]
-    call = make_call(lane, lengths, start=start, params=params)
-    lane.eager(call)
-    (prepared,) = lane.runtime.prepare(**call)
-    plan = lane.runtime.capture_plan(prepared)
-    persistent, workspace = plan.prepare_inputs(), plan.prepare_workspace()
-    steps = [plan.prepare_inputs, plan.prepare_workspace]
-    if plan.prime_workspace is not None:
-        steps.append(lambda: plan.prime_workspace(persistent, workspace))
-    for step in steps:
-        alive, counts = names(lane.mesh), lane.mesh.counters.calls
-        before = dict(counts)
-        made = step()
-        used = {op: counts[op] - before.get(op, 0) for op in counts if counts[op] > before.get(op, 0)}
-        used.pop("deallocate", None)
-        lane.runtime._release_transient(made)
-        assert names(lane.mesh) == alive
-        for op, times in used.items():
-            for at in range(1, times + 1):
-                error = RuntimeError(f"{op} {at}")
-                lane.mesh.faults.fail(op, at=at, error=error)
-                with pytest.raises(RuntimeError) as caught:
-                    step()
-                lane.mesh.faults.clear()
-                assert caught.value is error, (op, at)
-                error.__traceback__ = None
-                del caught
-                assert names(lane.mesh) == alive, (op, at)
