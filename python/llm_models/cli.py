@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 import llm_models.blas_threads  # noqa: F401  # before anything that imports NumPy
-from llm_models.cli_device import DeviceChoice, Execution
+from llm_models.cli_coverage import DEFAULT_BATCH, CoverageOptions, run_coverage
+from llm_models.cli_device import TRACE_REGION_BYTES, DeviceChoice, Execution
 from llm_models.cli_doctor import run_doctor
 from llm_models.cli_generate import GenerateOptions, TraceChoice, WeightType, run_generate
 from llm_models.cli_plan import PlanOptions, run_plan
@@ -50,9 +51,7 @@ def generate(
     device_sampling: Annotated[
         bool, typer.Option("--device-sampling/--host-sampling", help="Where tokens are sampled.")
     ] = True,
-    device: Annotated[
-        DeviceChoice, typer.Option(help="The CPU twin, or the first mesh of ttnn.")
-    ] = DeviceChoice.TWIN,
+    device: Annotated[DeviceChoice, typer.Option(help="The CPU twin, or the first mesh of ttnn.")] = DeviceChoice.TWIN,
     weights: Annotated[WeightType, typer.Option(help="Device type of the weight matrices.")] = WeightType.BFLOAT16,
     weight_cache: Annotated[Path | None, typer.Option(help="A folder that keeps converted weights.")] = None,
     execution: Annotated[
@@ -84,6 +83,50 @@ def generate(
             weight_cache=weight_cache,
             execution=execution,
             raw=raw,
+            json=json,
+        )
+    )
+
+
+@app.command()
+def coverage(
+    model: Annotated[
+        str, typer.Option(help="smollm2, a GGUF file, or a Hugging Face folder with safetensors (Llama).")
+    ] = "smollm2",
+    trace: Annotated[TraceChoice, typer.Option(help="Which operations run through captured traces.")] = TraceChoice.ALL,
+    max_batch_size: Annotated[int, typer.Option(help="Rows of the lane, 1 to 32.")] = DEFAULT_BATCH,
+    block_size: Annotated[int, typer.Option(help="Tokens a KV block.")] = 32,
+    max_seq_len: Annotated[int | None, typer.Option(help="Context in tokens. Default: the model's.")] = None,
+    chunk: Annotated[int, typer.Option(help="Longest prefill in one piece, in tokens.")] = 2048,
+    device_sampling: Annotated[
+        bool, typer.Option("--device-sampling/--host-sampling", help="Where tokens are sampled.")
+    ] = True,
+    stochastic: Annotated[
+        bool, typer.Option("--stochastic/--greedy", help="Whether decode also covers top-k sampling on the device.")
+    ] = True,
+    trace_region_size: Annotated[int, typer.Option(help="Bytes of the trace region.")] = TRACE_REGION_BYTES,
+    run: Annotated[
+        bool, typer.Option("--run", help="Warm the real model up on the twin and show its manifest.")
+    ] = False,
+    execution: Annotated[
+        Execution, typer.Option(help="With --run: when the twin runs enqueued work, at once or at the next wait.")
+    ] = Execution.IMMEDIATE,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Show what warmup compiles and captures, and the trace region that it needs. Loads no weights without --run."""
+    run_coverage(
+        CoverageOptions(
+            model=model,
+            trace=trace,
+            max_batch_size=max_batch_size,
+            block_size=block_size,
+            max_seq_len=max_seq_len,
+            chunk=chunk,
+            device_sampling=device_sampling,
+            stochastic=stochastic,
+            trace_region_size=trace_region_size,
+            execution=execution,
+            run=run,
             json=json,
         )
     )
