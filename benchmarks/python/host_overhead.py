@@ -27,7 +27,7 @@ from lane import BenchLane, greedy_params, prefill_call  # noqa: E402
 from loops import first_call_figures, growth_in_steps, loop_figures, profiling_figures  # noqa: E402
 from paths import Path, measure  # noqa: E402
 from planning_growth import planning_growth  # noqa: E402
-from timing import FULL, QUICK, Effort  # noqa: E402
+from timing import FULL, MOCK, QUICK, Effort  # noqa: E402
 
 #: On a device whose calls cost time, a whole decode step may take this much of its floor, and this much more.
 STEP_OVER_FLOOR, STEP_MARGIN_US = 1.3, 15.0
@@ -103,7 +103,10 @@ def machine() -> dict[str, Any]:
 
 def table(report: dict[str, Any]) -> str:
     """The paths as a Markdown table, in microseconds."""
-    lines = ["| path, us | own | floor | own / floor | oracle | budget | |", "| --- | --: | --: | --: | --: | --: | --- |"]
+    lines = [
+        "| path, us | own | floor | own / floor | oracle | budget | |",
+        "| --- | --: | --: | --: | --: | --: | --- |",
+    ]
     for name, row in report["paths"].items():
         cells = [_number(row[key]) for key in ("own_us", "floor_us", "ratio", "oracle_us", "budget_us")]
         lines.append(f"| {name} | {' | '.join(cells)} | {'' if holds(name, row, report['device']) else 'over'} |")
@@ -148,9 +151,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     report = measure_all(
         options.device,
-        effort=QUICK if options.quick else FULL,
+        effort=QUICK if options.quick else MOCK if options.device == "ttnn" else FULL,
         only=options.only,
-        steps=1000 if options.quick else STEP_COUNTS[-1],
+        steps=100 if options.device == "ttnn" else 1000 if options.quick else STEP_COUNTS[-1],
     )
     print(f"device {report['device']}, {report['machine']}\n\n{table(report)}")
     if not options.only:

@@ -23,6 +23,8 @@ class Effort:
 
 
 FULL = Effort(batches=41, batch_us=2000.0)
+#: ttnn's mock device answers some thousand reads and then waits for ever.
+MOCK = Effort(batches=21, batch_us=150.0)
 QUICK = Effort(batches=5, batch_us=200.0)
 
 
