@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from lane import MAX_POSITION, BenchLane, decode_call, top_k_params
+from lane import BLOCK, MAX_POSITION, BenchLane, decode_call, top_k_params
 from null_device import ROWS
 from paths import Path
 
@@ -33,6 +33,11 @@ def step_paths(lane: BenchLane) -> list[Path]:
             call=inferred_step(lane),
             floor=_by_hand(lane, sampling_params=top_k_params(), seeds=True),
             budget_us=20.0,
+        ),
+        Path(
+            name="decode step: the same, a row enters a block",
+            call=inferred_step(lane, spread=True),
+            floor=_by_hand(lane, sampling_params=top_k_params(), seeds=True, table=True),
         ),
         Path(
             name="decode step: reload contract, resident inputs",
@@ -74,10 +79,10 @@ def output_path(lane: BenchLane) -> Path:
     )
 
 
-def inferred_step(lane: BenchLane, **options: Any) -> Callable[[], Any]:
-    """A steady step: positions advance, everything else stays, the refresh is inferred."""
+def inferred_step(lane: BenchLane, *, spread: bool = False, **options: Any) -> Callable[[], Any]:
+    """A steady step with an inferred refresh: positions advance; the page table too with `spread`, nothing else."""
     forward, params = lane.traced.decode_forward, top_k_params()
-    calls = _moving_calls()
+    calls = _moving_calls(spread=spread)
     lane.decode.drain_external_outputs()
     forward(**next(calls), sampling_params=params, reset_batch=True)
     return lambda: forward(**next(calls), sampling_params=params, **options)
@@ -136,15 +141,21 @@ def _fresh_params() -> Iterator[SamplingParams]:
     return itertools.cycle(made)
 
 
-def _moving_calls() -> Iterator[dict[str, Any]]:
-    """The arguments of steps at advancing positions, from the start again after a while."""
+def _moving_calls(*, spread: bool = False) -> Iterator[dict[str, Any]]:
+    """The arguments of steps at advancing positions, from the start again after a block.
+
+    All rows are at one position, so that none enters a block; `spread` over a block, one row enters one at each step
+    and the page table grows.
+    """
     base = decode_call(position=0)
-    last = MAX_POSITION - ROWS - _CALLS
-    steps = [{**base, "start_pos": base["start_pos"] + last + at} for at in range(_CALLS)]
-    return itertools.cycle(steps)
+    offsets = base["start_pos"] if spread else np.zeros_like(base["start_pos"])
+    first = MAX_POSITION - 2 * BLOCK
+    return itertools.cycle([{**base, "start_pos": offsets + first + at} for at in range(BLOCK)])
 
 
-def _by_hand(lane: BenchLane, *, inputs: bool = False, seeds: bool = False, **sampling: Any) -> Callable[[], Any]:
+def _by_hand(
+    lane: BenchLane, *, inputs: bool = False, seeds: bool = False, table: bool = False, **sampling: Any
+) -> Callable[[], Any]:
     """The device calls of one step as a straight line: uploads, replay, blocking read."""
     ns, mesh = _namespace(lane), lane.mesh
     artifact = lane.artifact(**decode_call(), **sampling)
@@ -171,6 +182,8 @@ def _by_hand(lane: BenchLane, *, inputs: bool = False, seeds: bool = False, **sa
     def resident() -> Any:
         if seeds:
             ns.copy_host_to_device_tensor(ns.Tensor(seed_values, ns.uint32), seed_buffer)
+        if table:
+            ns.copy_host_to_device_tensor(ns.Tensor(arrays[3], kinds[3]), device[3])
         ns.execute_trace(mesh, trace, cq_id=0, blocking=False)
         return output.cpu(blocking=True).to_numpy()
 
