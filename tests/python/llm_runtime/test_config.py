@@ -146,8 +146,8 @@ def test_layout_widths(block, max_seq, blocks, chunk, widths):
     assert (layout.raw_capacity_width, layout.decode_width, layout.prefill_width) == widths
 
 
-# The rows of the matrix with 100 blocks and with 1 block are refused: the newest rule holds.
-@pytest.mark.covers("CFG-12", "CFG-15", "P37")
+# CFG-12 (100 blocks) and CFG-15 (1 block) give widths; decision D6 refuses both layouts.
+@pytest.mark.covers("P37")
 @pytest.mark.parametrize(
     ("block", "max_seq", "blocks", "numbers"),
     [
