@@ -14,6 +14,9 @@ from llm_models.llama.config import LlamaConfig
 
 FloatArray = npt.NDArray[np.float32]
 
+LAYER_BIASES = ("bq", "bk", "bv")
+"""Canonical names of the biases that families with biased query, key and value projections have in each layer."""
+
 LAYER_WEIGHTS = ("attention_norm", "wq", "wk", "wv", "wo", "mlp_norm", "w_gate", "w_up", "w_down")
 """Canonical names of one layer's weights, used as `layers.<index>.<name>`."""
 
@@ -52,9 +55,10 @@ class LlamaCheckpoint:
     def tensor(self, name: str) -> FloatArray:
         """The weight `name` as float32, C-contiguous.
 
-        Matrices are [output width, input width]; the rows of `wq` and `wk` come in rotary pairs (2i, 2i+1) inside
-        each head. Names: `token_embedding`, `layers.<index>.<one of LAYER_WEIGHTS>`, `final_norm`, `lm_head` (the
-        token embedding when they are tied). `CheckpointError` for an unknown or missing weight, or a wrong shape.
+        Matrices are [output width, input width]; the rows of `wq` and `wk` (and of the biases `bq` and `bk`) come in
+        rotary pairs (2i, 2i+1) inside each head. Names: `token_embedding`, `layers.<index>.<name>` with a name of
+        LAYER_WEIGHTS or, where the family has them, LAYER_BIASES, `final_norm`, `lm_head` (the token embedding when
+        they are tied). `CheckpointError` for an unknown or missing weight, or a wrong shape.
         """
         if name == "lm_head" and self.config.tied_embeddings:
             name = "token_embedding"
@@ -81,6 +85,9 @@ def weight_shape(config: LlamaConfig, name: str) -> tuple[int, ...]:
         "wk": (kv_width, config.dim),
         "wv": (kv_width, config.dim),
         "wo": (config.dim, query_width),
+        "bq": (query_width,),
+        "bk": (kv_width,),
+        "bv": (kv_width,),
         "mlp_norm": (config.dim,),
         "w_gate": (config.ffn_dim, config.dim),
         "w_up": (config.ffn_dim, config.dim),

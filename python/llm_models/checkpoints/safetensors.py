@@ -10,7 +10,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from llm_models.checkpoints.checkpoint import CheckpointError, FloatArray, LlamaCheckpoint, weight_names
+from llm_models.checkpoints.checkpoint import (
+    LAYER_BIASES,
+    CheckpointError,
+    FloatArray,
+    LlamaCheckpoint,
+    weight_names,
+)
 from llm_models.llama.config import Llama3RopeScaling, LlamaConfig
 
 SUPPORTED_TENSOR_TYPES: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
@@ -26,23 +32,29 @@ _LAYER_NAMES = {
     "w_up": "mlp.up_proj",
     "w_down": "mlp.down_proj",
 }
+_BIAS_NAMES = {"bq": "self_attn.q_proj", "bk": "self_attn.k_proj", "bv": "self_attn.v_proj"}
 _GLOBAL_NAMES = {"token_embedding": "model.embed_tokens", "final_norm": "model.norm", "lm_head": "lm_head"}
 
 
-def load_safetensors(folder: str | Path) -> LlamaCheckpoint:
+def load_safetensors(
+    folder: str | Path, *, model_type: str = "llama", attention_biases: bool = False
+) -> LlamaCheckpoint:
     """Open a folder with `config.json` and `*.safetensors` (one file, or shards with their index).
 
     Weights are mapped and converted to float32 one by one when asked; rows of the query and key projections are
     brought from half-split to rotary-pair order. `CheckpointError` when a file is missing or unreadable, the
     architecture, rotary scaling or a tensor type is not supported, or a weight is missing.
+
+    Families that are a Llama but for small changes name their `model_type`; with `attention_biases` the query, key and
+    value projections must have biases.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder")
     settings = _read_json(folder / "config.json")
-    config = _config(folder, settings)
+    config = _config(folder, settings, model_type)
     weights = _Weights(folder, config)
-    weights.require_all()
+    weights.require_all(biases=attention_biases)
     generation = folder / "generation_config.json"
     special = {**settings, **(_read_json(generation) if generation.is_file() else {})}
     tokenizer_settings = folder / "tokenizer_config.json"
@@ -71,9 +83,11 @@ class _Weights:
             for name, entry in header.items():
                 self._entries[name] = (data, entry)
 
-    def require_all(self) -> None:
+    def require_all(self, *, biases: bool) -> None:
         """Refuse missing weights and unsupported tensor types before anything is read."""
-        for name in weight_names(self._config):
+        layers = range(self._config.n_layers if biases else 0)
+        extra = [f"layers.{index}.{name}" for index in layers for name in LAYER_BIASES]
+        for name in (*weight_names(self._config), *extra):
             file_name = _file_name(name)
             if file_name not in self._entries:
                 raise CheckpointError(f"{self._folder}: weight {file_name} is missing")
@@ -92,6 +106,8 @@ class _Weights:
         array: FloatArray = values.reshape(entry["shape"]).astype(np.float32)
         if name.endswith((".wq", ".wk")) and array.ndim == 2:
             return pair_rows(array, self._config.head_dim)
+        if name.endswith((".bq", ".bk")):
+            return pair_rows(array.reshape(-1, 1), self._config.head_dim).reshape(-1)
         return array
 
 
@@ -138,13 +154,15 @@ def _file_name(name: str) -> str:
     if name in _GLOBAL_NAMES:
         return f"{_GLOBAL_NAMES[name]}.weight"
     _, index, weight = name.split(".")
+    if weight in _BIAS_NAMES:
+        return f"model.layers.{index}.{_BIAS_NAMES[weight]}.bias"
     return f"model.layers.{index}.{_LAYER_NAMES[weight]}.weight"
 
 
-def _config(folder: Path, settings: dict[str, Any]) -> LlamaConfig:
+def _config(folder: Path, settings: dict[str, Any], model_type: str) -> LlamaConfig:
     kind = settings.get("model_type")
-    if kind != "llama":
-        raise CheckpointError(f"{folder}: model type {kind!r} is not supported, only 'llama' is")
+    if kind != model_type:
+        raise CheckpointError(f"{folder}: model type {kind!r} is not supported, only {model_type!r} is")
     if settings.get("attention_bias") or settings.get("mlp_bias"):
         raise CheckpointError(f"{folder}: projections with a bias are not supported")
     try:

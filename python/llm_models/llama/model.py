@@ -15,7 +15,7 @@ from llm_models.llama import kv_binding
 from llm_models.llama.attention import as_rows
 from llm_models.llama.last_token import LastTokenHead
 from llm_models.llama.model_config import AttentionConfig, LlamaModelConfig
-from llm_models.llama.parts import ModelParts, ModelSizes, build_parts, model_config
+from llm_models.llama.parts import AttentionKind, ModelParts, ModelSizes, build_parts, model_config
 from llm_models.llama.weights import Progress
 from llm_runtime.device import namespace_of
 from llm_runtime.tensor_resources import raise_cleanup_failures
@@ -29,6 +29,8 @@ class LlamaModel:
     """
 
     tt_ccl: Any = None
+    #: The attention of the family; a family that differs from Llama there has a subclass that sets it.
+    attention_kind: AttentionKind = AttentionKind()
 
     def __init__(self, config: LlamaModelConfig, parts: ModelParts) -> None:
         """Take over `parts`; `from_checkpoint` makes them."""
@@ -86,7 +88,13 @@ class LlamaModel:
         )
         config = model_config(checkpoint.config, mesh_device, sizes)
         parts = build_parts(
-            checkpoint, config, dtype=sizes.dtype, progress=progress, cache_path=cache_path, log_probs=log_probs
+            checkpoint,
+            config,
+            dtype=sizes.dtype,
+            progress=progress,
+            cache_path=cache_path,
+            log_probs=log_probs,
+            kind=cls.attention_kind,
         )
         return cls(config, parts)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,20 @@ class ModelParts:
     norm: RmsNorm
     lm_head: LmHead
     sampling: Sampling1D
+
+
+def plain_attention(ns: Any, config: AttentionConfig, weights: DeviceWeights, at: str, rope: RopeSetup) -> Attention:
+    """Llama's attention from the weights below `at`."""
+    wqkv = weights.matrix(f"{at}.wq", f"{at}.wk", f"{at}.wv")
+    return Attention(ns, config, wqkv=wqkv, wo=weights.matrix(f"{at}.wo"), rope=rope)
+
+
+@dataclass(frozen=True)
+class AttentionKind:
+    """How a family makes the attention of a layer, and how many weights that uploads beyond Llama's."""
+
+    build: Callable[[Any, AttentionConfig, DeviceWeights, str, RopeSetup], Attention] = plain_attention
+    extra_weights: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,18 +135,21 @@ def build_parts(
     progress: Progress | None = None,
     cache_path: Path | None = None,
     log_probs: bool = False,
+    kind: AttentionKind | None = None,
 ) -> ModelParts:
     """Upload the weights and make the modules; a failure frees what was uploaded, its own failures attached.
 
-    Converted weights are kept in, and taken from, files below `cache_path`. `log_probs` is the sampler's.
+    Converted weights are kept in, and taken from, files below `cache_path`. `log_probs` is the sampler's. `kind` is
+    the attention of families that differ from Llama there.
     """
-    total = WEIGHTS_OUTSIDE_LAYERS + WEIGHTS_PER_LAYER * config.n_layers
+    kind = kind or AttentionKind()
+    total = WEIGHTS_OUTSIDE_LAYERS + (WEIGHTS_PER_LAYER + kind.extra_weights) * config.n_layers
     cache = None
     if cache_path is not None:
         cache = WeightCache(cache_path, checkpoint, namespace_of(config.mesh_device))
     weights = DeviceWeights(checkpoint, config.mesh_device, dtype=dtype, total=total, progress=progress, cache=cache)
     try:
-        return _build(checkpoint.config, config, weights, log_probs=log_probs)
+        return _build(checkpoint.config, config, weights, kind, log_probs=log_probs)
     except BaseException as primary:
         try:
             weights.release()
@@ -141,7 +159,12 @@ def build_parts(
 
 
 def _build(
-    architecture: LlamaConfig, config: LlamaModelConfig, weights: DeviceWeights, *, log_probs: bool
+    architecture: LlamaConfig,
+    config: LlamaModelConfig,
+    weights: DeviceWeights,
+    kind: AttentionKind,
+    *,
+    log_probs: bool,
 ) -> ModelParts:
     ns = namespace_of(config.mesh_device)
     module = ModuleConfig(decode_input_memcfg=ns.DRAM_MEMORY_CONFIG)
@@ -163,13 +186,7 @@ def _build(
         at = f"layers.{index}"
         return TransformerLayer(
             attn_norm=norm(f"{at}.attention_norm"),
-            attention=Attention(
-                ns,
-                attention,
-                wqkv=weights.matrix(f"{at}.wq", f"{at}.wk", f"{at}.wv"),
-                wo=weights.matrix(f"{at}.wo"),
-                rope=rope,
-            ),
+            attention=kind.build(ns, attention, weights, at, rope),
             ff_norm=norm(f"{at}.mlp_norm"),
             mlp=FeedForward(
                 ns,

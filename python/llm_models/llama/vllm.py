@@ -6,8 +6,11 @@ Importing this module opens no device.
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
+from llm_models.checkpoints import LlamaCheckpoint, load_checkpoint
+from llm_models.llama.model import LlamaModel
 from llm_models.llama.vllm_build import load_lanes
 from llm_models.llama.vllm_config import LlamaGeneratorConfig
 from llm_models.vllm_lanes import LateVLLMGenerator
@@ -17,7 +20,12 @@ __all__ = ["LlamaForCausalLM"]
 
 
 class LlamaForCausalLM(LateVLLMGenerator):
-    """Llama for a vLLM server: made by `initialize_vllm_model`, ready after `allocate_kv_cache` and warmup."""
+    """Llama for a vLLM server: made by `initialize_vllm_model`, ready after `allocate_kv_cache` and warmup.
+
+    A family that is a Llama but for its model sets `model_type` and overrides `load_checkpoint`.
+    """
+
+    model_type: ClassVar[type[LlamaModel]] = LlamaModel
 
     @classmethod
     def initialize_vllm_model(
@@ -54,7 +62,12 @@ class LlamaForCausalLM(LateVLLMGenerator):
             trace_mode=trace_mode,
             device_sampling_enabled=device_sampling_enabled,
         )
-        return cls(*load_lanes(config))
+        return cls(*load_lanes(config, model_type=cls.model_type, load=cls.load_checkpoint))
+
+    @staticmethod
+    def load_checkpoint(path: Path) -> LlamaCheckpoint:
+        """Open the checkpoint at `path`."""
+        return load_checkpoint(path)
 
     @classmethod
     def get_max_tokens_all_users(

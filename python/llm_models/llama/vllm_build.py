@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from llm_models.checkpoints import load_checkpoint
+from llm_models.checkpoints import LlamaCheckpoint, load_checkpoint
 from llm_models.executor import ModelExecutor, ModelExecutorConfig
 from llm_models.hub import find_checkpoint
 from llm_models.llama.model import LlamaModel
@@ -22,14 +24,19 @@ __all__ = ["load_lanes"]
 PROVISIONAL_BLOCK_SIZE = 32
 
 
-def load_lanes(config: LlamaGeneratorConfig) -> tuple[PendingLanes, VLLMAdapter]:
-    """Load one model per lane and describe them to an adapter.
+def load_lanes(
+    config: LlamaGeneratorConfig,
+    *,
+    model_type: type[LlamaModel] = LlamaModel,
+    load: Callable[[Path], LlamaCheckpoint] = load_checkpoint,
+) -> tuple[PendingLanes, VLLMAdapter]:
+    """Load one model (`model_type`, from what `load` opens) per lane and describe them to an adapter.
 
     The KV geometry is provisional: blocks of 32 tokens, room for one whole sequence and a block per row. When a lane
     cannot be loaded those before it are released, with their failures attached to the primary error.
     """
     namespace = namespace_of(config.mesh_device)
-    checkpoint = load_checkpoint(find_checkpoint(config.hf_model))
+    checkpoint = load(find_checkpoint(config.hf_model))
     blocks = fit_paged_kv_num_blocks(
         -(-config.max_seq_len // PROVISIONAL_BLOCK_SIZE) + config.lane_batch_size,
         max_seq_len=config.max_seq_len,
@@ -38,7 +45,7 @@ def load_lanes(config: LlamaGeneratorConfig) -> tuple[PendingLanes, VLLMAdapter]
     lanes = PendingLanes([], mesh_device=config.mesh_device, build_executor=_executor_builder(config))
     try:
         for mesh in lane_meshes(config.mesh_device, config.tt_data_parallel):
-            model = LlamaModel.from_checkpoint(
+            model = model_type.from_checkpoint(
                 checkpoint,
                 mesh,
                 max_batch_size=config.lane_batch_size,
@@ -99,6 +106,6 @@ def _executor_builder(config: LlamaGeneratorConfig) -> Any:
             paged_kv_cache=paged_kv_cache,
             device_sampling_enabled=config.device_sampling_enabled,
         )
-        return ModelExecutor(model, model.model_args, policy, owner_name="LlamaForCausalLM")
+        return ModelExecutor(model, model.model_args, policy, owner_name=type(model).__name__)
 
     return build

@@ -61,6 +61,16 @@ class DeviceWeights:
             self._dtype,
         )
 
+    def row(self, *names: str) -> Any:
+        """[1, 1, 1, outputs] bfloat16 in tiles: the named biases one behind the other."""
+        read = self._checkpoint.tensor
+        return self._upload(
+            "+".join(names),
+            lambda: np.concatenate([read(name) for name in names])[None, None, None],
+            self._ns.TILE_LAYOUT,
+            self._ns.bfloat16,
+        )
+
     def norm(self, name: str) -> Any:
         """[1, 1, width / 32, 32] row-major bfloat16."""
         read = self._checkpoint.tensor

@@ -65,7 +65,7 @@ def test_the_token_budget_is_one_sequence_of_a_lane() -> None:
 def test_server_options_reach_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[LlamaGeneratorConfig] = []
 
-    def load(config: LlamaGeneratorConfig) -> Any:
+    def load(config: LlamaGeneratorConfig, **_: Any) -> Any:
         seen.append(config)
         raise InterruptedError
 
