@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llm_models.llama.sampling import Sampling1D, Sampling1DConfig
 from llm_runtime.prefill.sampling_helpers import SamplingParams
 from support.attending_model import AttendingModel, logits_of
 from support.seeded_draw import may_draw
@@ -96,7 +97,9 @@ class DecodeServer:
 
     def __init__(self, mesh: Any, *, reload: bool, slots: int = 4, num_blocks: int = 40) -> None:
         self.mesh, self.reload, self.slots = mesh, reload, slots
-        self.model = AttendingModel(mesh, lane_capacity=slots, num_blocks=num_blocks, block_size=BLOCK)
+        sampler = Sampling1D(Sampling1DConfig(mesh_device=mesh, vocab_size=VOCAB))
+        sampler.load_device_buffers()
+        self.model = AttendingModel(mesh, lane_capacity=slots, num_blocks=num_blocks, block_size=BLOCK, sampler=sampler)
         self.baseline = mesh.counters.live_tensors
         # Block 0 is an ordinary block: an idle row that wrote anywhere would write there.
         self.free = deque(range(num_blocks))
