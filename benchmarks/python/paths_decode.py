@@ -150,7 +150,7 @@ def _moving_calls(*, spread: bool = False) -> Iterator[dict[str, Any]]:
     base = decode_call(position=0)
     offsets = base["start_pos"] if spread else np.zeros_like(base["start_pos"])
     first = MAX_POSITION - 2 * BLOCK
-    return itertools.cycle([{**base, "start_pos": offsets + first + at} for at in range(BLOCK)])
+    return itertools.cycle([{**base, "start_pos": offsets + first + at} for at in range(BLOCK - 1)])
 
 
 def _by_hand(
