@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 NATIVE_SOURCES := $(shell find csrc CMakeLists.txt third_party/CMakeLists.txt pyproject.toml -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cpp test-python lint format tidy stubs bench acceptance wheel clean
+.PHONY: help demo test test-cpp test-python test-ttnn lint format tidy stubs bench bench-check soak acceptance wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -40,6 +40,10 @@ $(VENV)/.model: | $(VENV)/bin/python
 
 $(VENV)/.lint: scripts/lint-requirements.txt | $(VENV)/.installed
 	$(BIN)/pip install --quiet --requirement scripts/lint-requirements.txt
+	@touch $@
+
+$(VENV)/.bench: | $(VENV)/.installed
+	$(BIN)/pip install --quiet "matplotlib>=3.8"
 	@touch $@
 
 demo: $(VENV)/.installed $(VENV)/.model  ## a real small model answers on the CPU twin
@@ -75,8 +79,19 @@ stubs: $(VENV)/.installed  ## regenerate python/llm_runtime/_core.pyi
 acceptance: $(VENV)/.installed $(VENV)/.model  ## which acceptance rows the tests cover
 	$(BIN)/python tests/acceptance.py
 
-bench: $(VENV)/.installed  ## host overhead of the hot paths on this machine
-	$(BIN)/python benchmarks/python/host_overhead.py
+bench: $(VENV)/.installed $(VENV)/.bench  ## host overhead of the hot paths on this machine, with plots in build/
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/python/host_overhead.py --json build/host_overhead.json --plot build/host_overhead.png
+
+bench-check: $(VENV)/.installed  ## instruction counts of the C++ core against benchmarks/budgets.json
+	@scripts/system-packages bench
+	$(BIN)/cmake --preset bench && $(BIN)/cmake --build --preset bench
+	$(BIN)/python benchmarks/cpp/check_budgets.py build/bench
+
+test-ttnn: wheel  ## the runtime and the Llama body on real ttnn's mock device, where a Python for it is found
+	scripts/test-ttnn
+
+soak: $(VENV)/.installed  ## tens of thousands of decode steps, thousands of served requests
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/soak tests/e2e/serving -m soak --timeout 3600
 
 wheel: $(VENV)/.installed  ## one wheel for CPython >= 3.10, in dist/
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
