@@ -91,7 +91,8 @@ test-ttnn: wheel  ## the runtime and the Llama body on real ttnn's mock device, 
 	scripts/test-ttnn
 
 soak: $(VENV)/.installed  ## tens of thousands of decode steps, thousands of served requests
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/soak tests/e2e/serving -m soak --timeout 3600
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/soak -m soak --timeout 3600
+	OPENBLAS_NUM_THREADS=1 SERVING_REQUESTS=3000 $(BIN)/python -m pytest tests/e2e/serving/test_serving.py --timeout 3600
 
 wheel: $(VENV)/.installed  ## one wheel for CPython >= 3.10, in dist/
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
