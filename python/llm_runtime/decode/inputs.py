@@ -18,6 +18,7 @@ from llm_runtime.decode.config import TOKEN_ROWS, DecodeRuntimeConfig
 from llm_runtime.decode.values import DecodeDeviceInputs, DecodeHostInputs, PreparedDecode
 from llm_runtime.device import namespace_of
 from llm_runtime.host_arrays import host_array
+from llm_runtime.host_slots import HostSlot, host_slots
 from llm_runtime.prefill.sampling_helpers import PreparedSamplingParams
 from llm_runtime.tensor_resources import attach_cleanup_failures
 
@@ -40,8 +41,9 @@ def device_index_array(value: Any, *, name: str) -> np.ndarray[Any, Any]:
 class DecodeInputStager:
     """Builds host tensors for a prepared step and moves them to the device.
 
-    Every call builds fresh host arrays: a queued copy may read its source after the call returned. ``release`` frees
-    or retains what a failed allocation leaves behind.
+    Every call builds fresh host tensors, because a queued copy may read its source after the call returned; only
+    :meth:`refresh_idle` writes the same ones again. ``release`` frees or retains what a failed allocation leaves
+    behind.
     """
 
     def __init__(self, config: DecodeRuntimeConfig, *, release: Release) -> None:
@@ -50,13 +52,14 @@ class DecodeInputStager:
         self._lane_capacity = config.lane_capacity
         self._release = release
         self._checked: tuple[PreparedDecode, tuple[Any, Any, Any]] | None = None
+        self._slots: tuple[HostSlot, ...] | None = None
+        self._slots_tried = False
 
     def host_inputs(self, prepared: PreparedDecode) -> DecodeHostInputs:
         """Host tensors: tokens uint32 ``[1,1,1,32]`` zero padded, positions int32 ``[B]``, rotary uint32 ``[1,32]``
         clamped at 0, page table int32 ``[B,W]``. ValueError for a token of an active row that is no token id.
         """
-        checked, self._checked = self._checked, None
-        tokens, positions, rotary = checked[1] if checked and checked[0] is prepared else self._arrays(prepared)
+        tokens, positions, rotary = self._staged_arrays(prepared)
         namespace = self._namespace
         tensor = namespace.Tensor
         return DecodeHostInputs(
@@ -65,6 +68,37 @@ class DecodeInputStager:
             tensor(rotary, namespace.uint32),
             tensor(prepared.page_table.copy(), namespace.int32),
         )
+
+    def refresh_idle(self, prepared: PreparedDecode, inputs: DecodeDeviceInputs) -> None:
+        """Copy all inputs of a step into existing ones, through host tensors that are written again.
+
+        Only for a caller that knows every earlier copy of :meth:`refresh_idle` to be complete, as when everything
+        enqueued after it has been read.
+        """
+        if not self._slots_tried:
+            # At the first refresh, because the table's width is final by then.
+            self._slots, self._slots_tried = self._make_slots(prepared.page_table.shape), True
+        slots = self._slots
+        if slots is None:
+            self.copy(self.host_inputs(prepared).values(), inputs.values())
+            return
+        for slot, values in zip(slots, (*self._staged_arrays(prepared), prepared.page_table), strict=True):
+            np.copyto(slot.elements, values)
+        self.copy([slot.tensor for slot in slots], inputs.values())
+
+    def _make_slots(self, table: tuple[int, ...]) -> tuple[HostSlot, ...] | None:
+        ns = self._namespace
+        return host_slots(
+            ns,
+            ((1, 1, 1, TOKEN_ROWS), np.uint32, ns.uint32),
+            ((self._lane_capacity,), np.int32, ns.int32),
+            ((1, TOKEN_ROWS), np.uint32, ns.uint32),
+            (table, np.int32, ns.int32),
+        )
+
+    def _staged_arrays(self, prepared: PreparedDecode) -> tuple[Any, Any, Any]:
+        checked, self._checked = self._checked, None
+        return checked[1] if checked and checked[0] is prepared else self._arrays(prepared)
 
     def check(self, prepared: PreparedDecode) -> None:
         """Refuse what cannot be staged before a step changes anything; the arrays serve its :meth:`host_inputs`."""

@@ -91,7 +91,10 @@ class DecodeTraceLifecycle:
         self._state.refresh(prepared)
         stager, resident = self._stager, self._resident
         host_takes_over = resident.host_takes_over(prepared)
-        if host_takes_over or (decision.full and not self._leases.unprocessed):
+        if decision.full and not self._leases.unprocessed:
+            # Every earlier step has been read, and its copies lay before its output in the queue.
+            stager.refresh_idle(prepared, values.device_inputs)
+        elif host_takes_over:
             stager.copy(stager.host_inputs(prepared).values(), values.device_inputs.values())
         elif decision.full or resident.lost_rows(prepared):
             # Positions are known to the host although tokens are not: another trace ran in between, or rows ended.
