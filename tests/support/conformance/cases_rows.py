@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from support.conformance.calls import Call, T, Value
 from support.ttnn_lane import MODELS
@@ -61,7 +62,19 @@ def _products(dim: int, ffn: int, width: int, vocabulary: int) -> Iterator[Call]
     for rows in LENGTHS:
         yield Call("linear", (T((1, 1, rows, dim)), T((1, 1, dim, width))), options)
         yield Call("linear", (T((1, 1, rows, ffn)), T((1, 1, ffn, dim))), options)
+        biased = {**options, "bias": T((1, 1, 1, width))}
+        yield Call("linear", (T((1, 1, rows, dim)), T((1, 1, dim, width))), biased, label="bias")
     product = Call("linear", (T((1, 1, TILE, dim)), T((1, 1, dim, ffn))), options)
+    biased = replace(product, kwargs={**options, "bias": T((1, 1, 1, ffn))})
+    yield biased.changed("bias in a full tile", bias=T((1, 1, TILE, ffn)), differs="the twin adds one row only")
+    yield biased.changed("bias of another width", bias=T((1, 1, 1, ffn + TILE)))
+    unseen = "ttnn does not check; what it adds cannot be seen without a chip"
+    yield biased.changed("row-major bias", bias=T((1, 1, 1, ffn), layout="ROW_MAJOR"), differs=unseen)
+    yield biased.changed("integer bias", bias=T((1, 1, 1, ffn), "int32"), differs=unseen)
+    yield biased.changed("block-float bias", bias=T((1, 1, 1, ffn), "bfloat8_b"))
+    yield biased.changed("bias of rank 1", bias=T((ffn,)), differs="the twin takes ranks 2 to 4")
+    yield biased.changed("bias of rank 2", bias=T((1, ffn)))
+    yield biased.changed("freed bias", bias=T((1, 1, 1, ffn), place="freed"))
     yield product.changed("block-float weight", a1=T((1, 1, dim, ffn), "bfloat8_b"))
     yield product.changed("output head", a1=T((1, 1, dim, vocabulary)))
     yield product.changed("other inner size", a1=T((1, 1, dim + TILE, ffn)))
