@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,9 +34,10 @@ struct Lane {
   }
 
   decode::DecodeBatch prepare() {
-    return tables.prepare(IntArray::vector(positions.data(), positions.size()),
-                          IntArray::matrix(table.data(), positions.size(), columns),
-                          {.device_feedback = true});
+    return tables.prepare(
+        IntArray::vector(std::span<const std::int32_t>(positions)),
+        IntArray::matrix(std::span<const std::int32_t>(table), positions.size(), columns),
+        {.device_feedback = true});
   }
 
   decode::DecodeTables tables;
@@ -82,7 +84,7 @@ void add_staging(Cases& cases, int rows) {
   const auto buffers = std::make_shared<Buffers>(static_cast<std::size_t>(rows));
   cases.push_back({"stage_inputs/rows:" + std::to_string(rows), [buffers] {
                      const auto array =
-                         IntArray::vector(buffers->inputs.data(), buffers->inputs.size());
+                         IntArray::vector(std::span<const std::int32_t>(buffers->inputs));
                      decode::stage_decode_inputs(
                          array, array, {buffers->tokens, buffers->positions, buffers->rotary});
                      keep(buffers->tokens);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,12 +45,13 @@ struct Prompts {
 
   std::vector<prefill::PrefillRequest> plan() const {
     const auto rows = lengths.size();
-    return prefill::plan_prefill({.tokens = IntArray::matrix(tokens.data(), rows, columns),
-                                  .page_table = IntArray::matrix(table.data(), rows, table_columns),
-                                  .prompt_lens = IntArray::vector(lengths.data(), rows),
-                                  .start_pos = std::nullopt,
-                                  .empty_slots = slots},
-                                 limits);
+    return prefill::plan_prefill(
+        {.tokens = IntArray::matrix(std::span<const std::int64_t>(tokens), rows, columns),
+         .page_table = IntArray::matrix(std::span<const std::int32_t>(table), rows, table_columns),
+         .prompt_lens = IntArray::vector(std::span<const std::int64_t>(lengths)),
+         .start_pos = std::nullopt,
+         .empty_slots = slots},
+        limits);
   }
 
   std::vector<std::int64_t> tokens;

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from timing import Effort, median_after_setup_us, median_us
@@ -36,7 +36,7 @@ def measure(path: Path, *, device: str, effort: Effort) -> dict[str, float | Non
         total = median_after_setup_us(path.setup, path.call, effort)
         floor = None if path.floor is None else median_after_setup_us(path.setup, path.floor, effort)
     own = total if device == "null" or floor is None else max(0.0, total - floor)
-    slow = Effort(batches=max(3, effort.batches // 4), batch_us=effort.batch_us)
+    slow = replace(effort, batches=max(3, effort.batches // 4))
     oracle = None if path.oracle is None else median_us({"oracle": path.oracle}, slow)["oracle"]
     return {
         "own_us": own,

@@ -121,6 +121,23 @@ void bind_rows(nb::module_& m) {
           "One field of PreparedSamplingParams, with one entry per sampler row; KeyError for any "
           "other name.");
   m.def(
+      "copied_fields",
+      [](const nb::tuple& fields) {
+        auto result = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(nb::len(fields))));
+        if (!result.is_valid()) throw nb::python_error();
+        Py_ssize_t at = 0;
+        for (nb::handle field : fields) {
+          auto* value = PyList_CheckExact(field.ptr())
+                            ? PyList_GetSlice(field.ptr(), 0, PyList_Size(field.ptr()))
+                            : nb::borrow(field).release().ptr();
+          if (value == nullptr) throw nb::python_error();
+          PyTuple_SetItem(result.ptr(), at++, value);
+        }
+        return result;
+      },
+      "fields"_a, nb::sig("def copied_fields(fields: tuple[Any, ...]) -> tuple[Any, ...]"),
+      "The same values with every list copied, so that its owner may edit it.");
+  m.def(
       "normalise_sampling", &normalise_sampling, "fields"_a, "rows"_a, nb::kw_only(),
       "batch_size"_a, "max_device_top_k"_a, "allow_force_argmax"_a, "in_slots"_a,
       nb::sig("def normalise_sampling(fields: tuple[Any, ...], rows: tuple[int, ...], *, "

@@ -536,6 +536,9 @@ class SamplingRows:
         One field of PreparedSamplingParams, with one entry per sampler row; KeyError for any other name.
         """
 
+def copied_fields(fields: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same values with every list copied, so that its owner may edit it."""
+
 def normalise_sampling(fields: tuple[Any, ...], rows: tuple[int, ...], *, batch_size: int, max_device_top_k: int, allow_force_argmax: bool, in_slots: bool) -> SamplingRows | None:
     """
     Normalises the picked rows of plain parameters: numbers, None, or lists and tuples of them, in the field order of SamplingParams. With in_slots each row sits where it was picked. None for anything that is not plain, does not fit or asks for log-probabilities; the caller then says what is wrong. Follows chapter 20, section 10.

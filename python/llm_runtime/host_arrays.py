@@ -50,7 +50,10 @@ def _torch_view(tensor: Any, *, name: str) -> np.ndarray[Any, Any]:
     if tensor.device.type != "cpu":
         raise TypeError(f"{name} must be a CPU tensor, got a torch tensor on {tensor.device}")
     try:
-        view: np.ndarray[Any, Any] = tensor.detach().numpy()
+        view: np.ndarray[Any, Any] = tensor.numpy()
+    except RuntimeError:
+        # A tensor that autograd follows; every other one is spared the extra object.
+        view = tensor.detach().numpy()
     except TypeError as error:
         raise TypeError(f"{name}: NumPy has no view of a torch tensor of dtype {tensor.dtype}") from error
     return view

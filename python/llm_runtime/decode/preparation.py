@@ -228,6 +228,16 @@ class DecodePreparer:
     def _convert_and_prepare(
         self, start_pos: Any, page_table: Any, feedback: bool, reload_inputs: bool | None, reload_page_table: bool
     ) -> DecodeBatch:
+        try:
+            return self._prepare_tables(
+                start_pos=host_array(start_pos, name="start_pos"),
+                page_table=host_array(page_table, name="page_table"),
+                device_feedback=feedback,
+                reload_inputs=reload_inputs,
+                reload_page_table=reload_page_table,
+            )
+        except (TypeError, ValueError):
+            pass
         return self._prepare_tables(
             start_pos=_index_array(start_pos, name="start_pos", rank=1),
             page_table=_index_array(page_table, name="page_table", rank=2),

@@ -7,6 +7,7 @@ Follows chapter 20, section 9.2.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from llm_runtime._core import PrefillRequest, environment_variable
@@ -48,6 +49,19 @@ class PrefillPreparer:
         """Use another config of the same model and mesh."""
         self._config = config
         self._static_q128 = config.static_q128_topk_supported
+        layout = config.page_table_layout
+        # What does not change from call to call is bound once.
+        self._plan = partial(
+            _plan_prefill_requests,
+            block_size=layout.block_size,
+            max_batch_size=config.max_batch_size,
+            max_prefill_chunk_size=config.max_prefill_chunk_size,
+            supports_batched_prefill=config.supports_batched_prefill,
+            max_prefill_batch_size=config.max_prefill_batch_size,
+            max_actual_page_table_width=layout.raw_capacity_width,
+            canonical_page_table_width=layout.prefill_width,
+            start_alignment=config.prefill_start_alignment,
+        )
 
     def prepare(
         self,
@@ -68,24 +82,15 @@ class PrefillPreparer:
             self._postprocessor.validate_sampling_request(sampling_params)
         token_array = integer_array(tokens, "tokens")
         lengths = None if prompt_lens is None else integer_array(prompt_lens, "prompt_lens")
-        layout = config.page_table_layout
-        requests = _plan_prefill_requests(
+        requests = self._plan(
             tokens=token_array,
             page_table=page_table,
             prompt_lens=lengths,
             empty_slots=empty_slots,
             start_pos=start_pos,
-            block_size=layout.block_size,
-            max_batch_size=config.max_batch_size,
-            max_prefill_chunk_size=config.max_prefill_chunk_size,
-            supports_batched_prefill=config.supports_batched_prefill,
             disable_batched_prefill=batching_disabled_by_environment()
             or config.disable_batched_prefill
             or (sampled and not config.batched_prefill_batched_extract),
-            max_prefill_batch_size=config.max_prefill_batch_size,
-            max_actual_page_table_width=layout.raw_capacity_width,
-            canonical_page_table_width=layout.prefill_width,
-            start_alignment=config.prefill_start_alignment,
         )
         convert = result_like(tokens)
         if not sampled:

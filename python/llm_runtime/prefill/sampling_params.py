@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal, cast
 
-from llm_runtime._core import SamplingRows
+from llm_runtime._core import SamplingRows, copied_fields
 
 SamplingPath = Literal["logits", "argmax", "topk"]
 
@@ -236,7 +236,7 @@ def plain_fields(params: Any) -> tuple[Any, ...] | None:
         read = _FIELD_READERS[kind] = _field_reader(kind)
     if read is None:
         return None
-    return tuple([value[:] if type(value) is list else value for value in read(params)])
+    return copied_fields(read(params))
 
 
 def with_fields(params: Any, fields: tuple[Any, ...]) -> Any:
