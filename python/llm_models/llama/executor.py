@@ -14,6 +14,7 @@ from llm_models.llama.config import LlamaConfig
 from llm_models.llama.memory import DeviceMemory, device_memory, require_memory
 from llm_models.llama.model import LlamaModel
 from llm_models.llama.runtime_config import LlamaRuntimeConfig
+from llm_models.llama.sampling_state import SamplingStateController1D
 from llm_runtime.config import PagedKVCacheConfig, TraceConfig, TraceMode, WarmupConfig, fit_paged_kv_num_blocks
 from llm_runtime.device import namespace_of
 from llm_runtime.prefill.config_checks import check_alignment
@@ -29,7 +30,8 @@ class LlamaOptions:
 
     `num_blocks` defaults to what `max_batch_size` sequences of `max_seq_len` tokens need. With
     `device_stochastic_sampling` decode also covers top-k programs, and greedy rows then share them; with
-    `device_log_probs` the programs that return log-probabilities of sampled tokens too. `weight_dtype` is the device
+    `device_log_probs` the programs that return log-probabilities of sampled tokens too, and with `device_penalties`
+    those with presence, frequency and repetition penalties. `weight_dtype` is the device
     type of the matrices; `weight_cache` a folder for converted weights.
     """
 
@@ -41,6 +43,7 @@ class LlamaOptions:
     device_sampling: bool = True
     device_stochastic_sampling: bool = True
     device_log_probs: bool = False
+    device_penalties: bool = False
     num_blocks: int | None = None
     weight_dtype: DeviceFloat = "bfloat16"
     kv_cache_dtype: DeviceFloat = "bfloat16"
@@ -130,7 +133,7 @@ class Llama:
         )
         executor = None
         try:
-            executor = ModelExecutor(model, options.runtime_config, config)
+            executor = ModelExecutor(model, options.runtime_config, config, **_sampling_state(model, options))
             return cls(model, executor, executor.allocate_kv_cache())
         except BaseException as primary:
             attach_cleanup_failures(primary, _release(executor, model))
@@ -158,6 +161,19 @@ class Llama:
         """Release the executor, then the weights; the mesh stays open. Idempotent, and retryable after a failure."""
         self.executor.cleanup()
         self.model.release()
+
+
+def _sampling_state(model: LlamaModel, options: LlamaOptions) -> dict[str, Any]:
+    """The controller that penalties need, with its state. It takes waves of requests, so they stay batched."""
+    if not (options.device_sampling and options.device_penalties):
+        return {}
+    controller = SamplingStateController1D(model.sampling)
+    return {
+        "sampling_state_controller": controller,
+        "sampling_state": controller.create_state(),
+        "disable_batched_prefill": options.runtime_config.disable_batched_prefill,
+        "request_state_fields": ("prompt_tokens", "output_tokens", "slot_remap"),
+    }
 
 
 def _release(executor: ModelExecutor | None, model: LlamaModel) -> list[BaseException]:

@@ -83,9 +83,19 @@ class DecodeSamplingState:
         self._supported = rows
 
     def require_known_streams(self, prepared: PreparedDecode) -> None:
-        """RuntimeError when an inferred sampled step without a reset brings slots whose random streams are unknown."""
+        """RuntimeError when an inferred sampled step without a reset brings slots whose random streams are unknown.
+
+        A controller checks for itself, in a `validate_decode` if it has one: what comes up later ends the runtime.
+        """
         sampling = prepared.prepared_sampling
-        if sampling is None or prepared.reset_batch or self.manager is None or self._controller is not None:
+        if sampling is None:
+            return
+        if self._controller is not None:
+            validate = getattr(self._controller, "validate_decode", None)
+            if validate is not None:
+                validate(self._state, sampling, reset_batch=prepared.reset_batch)
+            return
+        if prepared.reset_batch or self.manager is None:
             return
         active = active_slots_of_step(prepared)
         if active == self._streams and sampling.slot_remap is None:
@@ -181,6 +191,9 @@ class DecodeSamplingState:
         manager, seed_state = self.manager, self.seed_state
         if sampling is None:
             if self._controller is not None:
+                if prepared.slot_remap is not None:
+                    self._controller.remap_slots(self._state, prepared.slot_remap)
+                self._note_host_sampled()
                 manager.restore_defaults(seed_state)
             elif manager is not None:
                 self._streams = None
@@ -195,6 +208,12 @@ class DecodeSamplingState:
             self._controller.refresh_dynamic_inputs(self._state, synchronised, positions=prepared.start_pos)
         elif manager is not None:
             self._refresh_streams(prepared, sampling, reset_batch=reset_batch)
+
+    def _note_host_sampled(self) -> None:
+        """Tell a controller that wants to know of a token that the device does not sample, and so cannot count."""
+        note = getattr(self._controller, "note_host_sampled", None)
+        if note is not None:
+            note(self._state)
 
     def _refresh_streams(
         self, prepared: PreparedDecode, sampling: PreparedSamplingParams, *, reset_batch: bool
@@ -226,6 +245,7 @@ class DecodeSamplingState:
                 # A stream that moved away leaves a copy behind in its old slot.
                 manager.cleanup(seed_state, _marked(remaining))
         if sampling is None or manager is None:
+            self._note_host_sampled()
             return
         sampling = without_remap(sampling)
         active = self._active_rows(sampling)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from . import experimental, transformer
-from .elementwise import add, mul, multiply, plus_one, silu, sub, subtract
+from .elementwise import add, eq, maximum, minimum, mul, multiply, plus_one, silu, sub, subtract
 from .indexing import embedding, gather
 from .joining import concat, pad
 from .layout import (
@@ -33,6 +33,7 @@ __all__ = [
     "argmax",
     "concat",
     "embedding",
+    "eq",
     "experimental",
     "gather",
     "interleaved_to_sharded",
@@ -40,6 +41,8 @@ __all__ = [
     "log",
     "manual_seed",
     "matmul",
+    "maximum",
+    "minimum",
     "mul",
     "multiply",
     "pad",

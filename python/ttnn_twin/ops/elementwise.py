@@ -169,6 +169,9 @@ def _require_types(
 add = _binary("add", np.add)
 subtract = sub = _binary("subtract", np.subtract)
 multiply = mul = _binary("multiply", np.multiply)
+minimum = _binary("minimum", np.minimum)
+maximum = _binary("maximum", np.maximum)
+eq = _binary("eq", np.equal)
 
 
 def silu(

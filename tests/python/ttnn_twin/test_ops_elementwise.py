@@ -18,6 +18,9 @@ from support.twin_ops import numbers, read, rows, tiles
         (ttnn.sub, np.subtract),
         (ttnn.multiply, np.multiply),
         (ttnn.mul, np.multiply),
+        (ttnn.minimum, np.minimum),
+        (ttnn.maximum, np.maximum),
+        (ttnn.eq, np.equal),
     ],
 )
 @pytest.mark.parametrize("other_shape", [(1, 1, 32, 64), (1, 1, 1, 64), (1, 1, 32, 1), (32, 64)])

@@ -49,6 +49,7 @@ def sampling_calls() -> Iterator[Call]:
     yield seed.changed("seeds in tiles", seeds=T((TILE,), "uint32"))
     yield from _draws()
     yield from _log_probs()
+    yield from _penalties()
     for shape, dtype in (((1,), "int32"), ((8,), "int32"), ((TILE,), "int32"), ((1, TILE), "uint32")):
         yield Call("plus_one", (T(shape, dtype, "ROW_MAJOR"),))
     count = Call("plus_one", (ids(dtype="int32"),), {"skip_negative_entries": True})
@@ -105,3 +106,27 @@ def _log_probs() -> Iterator[Call]:
     yield Call("to_layout", (T((1, 1, TILE, 1), "uint32", "ROW_MAJOR"), Value("TILE_LAYOUT")))
     yield Call("slice", (column, (0, 0, 0, 0), (1, 1, 8, 1)))
     yield Call("pad", (T((1, 1, 8, 1), "float32"), [(0, 0), (0, 0), (0, TILE - 8), (0, 0)]), {"value": 1.0})
+
+
+def _penalties() -> Iterator[Call]:
+    for config in MODELS.values():
+        counts = T((1, 1, TILE, config.vocab_size), "float32")
+        weights = T((1, 1, TILE, 1), "float32")
+        ids = T((1, 1, 1, config.vocab_size), "float32")
+        yield Call("minimum", (counts, 1.0))
+        yield Call("minimum", (counts, counts))
+        yield Call("maximum", (counts, counts))
+        yield Call("maximum", (counts, 0.0))
+        yield Call("multiply", (counts, weights))
+        yield Call("add", (counts, 1.0))
+        yield Call("add", (counts, counts), {"output_tensor": counts})
+        yield Call("eq", (ids, weights))
+        yield Call("typecast", (counts, Value("bfloat16")))
+        yield Call("copy_host_to_device_tensor", (T(counts.shape, "float32", place="host"), counts))
+        rows = T((1, 1, 8, config.vocab_size))
+        yield Call("pad", (rows, [(0, 0), (0, 0), (0, TILE - 8), (0, 0)]), {"value": 0.0})
+    yield Call("typecast", (T((1, 1, TILE, 1), "uint32"), Value("float32")))
+    for name in ("minimum", "maximum", "eq"):
+        call = Call(name, (T((1, 1, TILE, 64)), T((1, 1, TILE, 64))))
+        yield call
+        yield call.changed("widths that do not fit", a1=T((1, 1, TILE, 96)))
