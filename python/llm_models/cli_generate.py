@@ -106,7 +106,6 @@ def run_generate(options: GenerateOptions) -> None:
             with output.answers(prompts, tokenizer) as on_token:
                 results = generator.generate(requests, on_token=on_token)
             stats = collect_stats(llama, generator, options, load_s=load_s, warmup_s=warmup_s)
-            stats["device_memory_mib"] = round(needed.total / 2**20, 1)
         finally:
             llama.cleanup()
     output.finish(json_results(prompts, results, tokenizer), stats)
