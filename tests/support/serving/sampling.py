@@ -71,11 +71,13 @@ def acceptable(logits: Any, sampling: Sampling, position: int, side: str, *, tol
     if number is None:
         ids, _ = candidates(row, sampling, tolerance)
         return -1, set(ids.tolist())
-    nearby = {
+    picks = {
         draw(row, sampling, min(max(number + shift, 0.0), 1.0 - 1e-12), slack)
-        for shift in (-tolerance, tolerance)
-        for slack in (-tolerance, tolerance)
+        for shift in (-tolerance, 0.0, tolerance)
+        for slack in (-tolerance, 0.0, tolerance)
     }
+    # Candidates whose logits are closer than rounding may stand in either order, also around the last of the top-k.
+    nearby = {int(token) for pick in picks for token in np.flatnonzero(np.abs(row - row[pick]) <= tolerance)}
     return draw(row, sampling, number), nearby
 
 
