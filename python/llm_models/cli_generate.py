@@ -17,6 +17,7 @@ from llm_models.cli_output import make_output
 from llm_models.generation import GenerationRequest, GenerationResult, Generator
 from llm_models.generation_request import check_requests
 from llm_models.llama.executor import Llama, LlamaOptions
+from llm_models.llama.sampling import MAX_TOP_K
 from llm_models.tokenizer import Tokenizer
 from llm_runtime.prefill.plan import _padded_prefill_length
 
@@ -87,7 +88,7 @@ def run_generate(options: GenerateOptions) -> None:
         requests,
         vocab_size=checkpoint.config.vocab_size,
         max_seq_len=sizes.max_seq_len,
-        max_top_k=LARGEST_BATCH if options.device_sampling else None,
+        max_top_k=MAX_TOP_K if options.device_sampling else None,
     )
     needed = sizes.device_memory(checkpoint.config)
     output.note(f"needs {needed}")
