@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <initializer_list>
 #include <optional>
+#include <span>
+#include <utility>
 
 #include "bindings/arrays.h"
 #include "bindings/input_names.h"
@@ -20,41 +22,31 @@ namespace {
 using decode::RefreshDecision;
 using decode::RefreshPolicy;
 
-template <class Array>
-void require_shape(const Array& array, const char* name, std::initializer_list<std::size_t> shape) {
-  const bool same = array.ndim() == shape.size() &&
-                    std::equal(shape.begin(), shape.end(), array.shape_ptr(),
-                               [](std::size_t wanted, std::int64_t given) {
-                                 return static_cast<std::int64_t>(wanted) == given;
-                               });
-  if (same) return;
-  nb::list wanted, given;
-  for (std::size_t size : shape) wanted.append(size);
-  for (std::size_t axis = 0; axis < array.ndim(); ++axis) given.append(array.shape(axis));
-  throw_invalid_value(str_cat(name, " must have shape ", nb::repr(wanted).c_str(), ", not ",
-                              nb::repr(given).c_str()));
+void require_shape(std::span<const Py_ssize_t> given, const char* name,
+                   std::initializer_list<std::size_t> wanted) {
+  if (std::ranges::equal(given, wanted, std::cmp_equal<Py_ssize_t, std::size_t>)) return;
+  nb::list expected, actual;
+  for (std::size_t size : wanted) expected.append(size);
+  for (Py_ssize_t size : given) actual.append(size);
+  throw_invalid_value(str_cat(name, " must have shape ", nb::repr(expected).c_str(), ", not ",
+                              nb::repr(actual).c_str()));
 }
 
-template <class T>
-using Writable = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
-
 void stage(const ArrayIn& tokens, const ArrayIn& start_pos,
-           const Writable<std::uint32_t>& out_tokens, const Writable<std::int32_t>& out_positions,
-           const Writable<std::uint32_t>& out_rotary) {
+           const ArrayOf<std::uint32_t>& out_tokens, const ArrayOf<std::int32_t>& out_positions,
+           const ArrayOf<std::uint32_t>& out_rotary) {
   const std::size_t rows = start_pos.size();
-  require_shape(out_tokens, "out_tokens", {1, 1, 1, decode::kMaxLaneSlots});
-  require_shape(out_positions, "out_positions", {rows});
-  require_shape(out_rotary, "out_rotary", {1, decode::round_up_to_tile(rows)});
-  const decode::StagedInputs out{{out_tokens.data(), out_tokens.size()},
-                                 {out_positions.data(), out_positions.size()},
-                                 {out_rotary.data(), out_rotary.size()}};
-  decode::stage_decode_inputs(int_array(tokens, "tokens"), int_array(start_pos, "start_pos"), out);
+  require_shape(out_tokens.shape(), "out_tokens", {1, 1, 1, decode::kMaxLaneSlots});
+  require_shape(out_positions.shape(), "out_positions", {rows});
+  require_shape(out_rotary.shape(), "out_rotary", {1, decode::round_up_to_tile(rows)});
+  decode::stage_decode_inputs(
+      int_array(tokens, "tokens"), int_array(start_pos, "start_pos"),
+      {out_tokens.values(), out_positions.values(), out_rotary.values()});
 }
 
 void bind_commands(nb::module_& m) {
-  m.def("stage_decode_inputs", &stage, nb::arg("tokens").noconvert(),
-        nb::arg("start_pos").noconvert(), nb::kw_only(), nb::arg("out_tokens").noconvert(),
-        nb::arg("out_positions").noconvert(), nb::arg("out_rotary").noconvert(),
+  m.def("stage_decode_inputs", &stage, nb::arg("tokens"), nb::arg("start_pos"),
+        nb::kw_only(), nb::arg("out_tokens"), nb::arg("out_positions"), nb::arg("out_rotary"),
         nb::sig(
             "def stage_decode_inputs("
             "tokens: numpy.typing.NDArray[numpy.int32] | numpy.typing.NDArray[numpy.int64], "

@@ -141,7 +141,7 @@ void bind_decode_tables(nb::module_& m) {
             return self.prepare(start_pos, page_table,
                                 TableCommands{device_feedback, reload_inputs, reload_page_table});
           },
-          nb::kw_only(), nb::arg("start_pos").noconvert(), nb::arg("page_table").noconvert(),
+          nb::kw_only(), nb::arg("start_pos"), nb::arg("page_table"),
           nb::arg("device_feedback"), nb::arg("reload_inputs").none(), nb::arg("reload_page_table"),
           nb::sig(
               "def prepare(self, *, "

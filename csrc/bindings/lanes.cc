@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 
 #include <cstdint>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "bindings/module.h"
 #include "llm_runtime/lanes/routing.h"
 
@@ -23,17 +23,16 @@ nb::list list_of(const std::vector<std::int64_t>& values) {
 }  // namespace
 
 void bind_lanes(nb::module_& m) {
-  using Slots = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
   m.def(
       "route_rows",
-      [](const Slots& slots, std::int64_t lane_count, std::int64_t lane_capacity) {
+      [](const VectorOf<const std::int64_t>& slots, std::int64_t lane_count, std::int64_t lane_capacity) {
         nb::list result;
         for (const auto& lane :
-             lanes::route_rows({slots.data(), slots.size()}, lane_count, lane_capacity))
+             lanes::route_rows(slots.values(), lane_count, lane_capacity))
           result.append(nb::make_tuple(lane.lane, list_of(lane.rows), list_of(lane.slots)));
         return nb::tuple(result);
       },
-      "slots"_a.noconvert(), nb::kw_only(), "lane_count"_a, "lane_capacity"_a,
+      "slots"_a, nb::kw_only(), "lane_count"_a, "lane_capacity"_a,
       nb::sig("def route_rows(slots: NDArray[numpy.int64], *, lane_count: int, lane_capacity: int) "
               "-> tuple[tuple[int, list[int], list[int]], ...]"),
       "(lane, rows, slots inside the lane) for each lane that a call's rows go to. ValueError "

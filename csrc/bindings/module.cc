@@ -5,6 +5,7 @@ NB_MODULE(_core, m) {
   m.doc() =
       "Host decisions of the LLM runtime: page tables, prefill plans, signatures, decode steps, "
       "registries.";
+  llm_runtime::bindings::bind_arrays(m);
   llm_runtime::bindings::bind_errors(m);
   llm_runtime::bindings::bind_signature(m);
   llm_runtime::bindings::bind_paging(m);

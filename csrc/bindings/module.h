@@ -8,6 +8,7 @@ namespace llm_runtime::bindings {
 namespace nb = nanobind;
 
 // One function a folder of the core, called in dependency order.
+void bind_arrays(nb::module_& m);
 void bind_errors(nb::module_& m);
 void bind_signature(nb::module_& m);
 void bind_paging(nb::module_& m);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string_view.h>
 
@@ -149,27 +148,19 @@ void bind_rows(nb::module_& m) {
       "says what is wrong. Follows chapter 20, section 10.");
 }
 
-using KeyArray = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using StateArray = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using SlotArray = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using SeedArray = nb::ndarray<std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
 void bind_seeds(nb::module_& m) {
   m.attr("MAX_DEVICE_SEED") = sampling::kMaxDeviceSeed;
   m.def("device_seed", &sampling::device_seed, "key"_a, "position"_a,
         "The seed that the device gets for the token behind a position of a stream.");
   m.def(
       "draw_seeds",
-      [](const KeyArray& keys, const StateArray& positions, const StateArray& counts,
-         const SlotArray& slots, const std::optional<ArrayIn>& wanted, const SeedArray& out) {
-        sampling::draw_seeds({{keys.data(), keys.size()},
-                              {positions.data(), positions.size()},
-                              {counts.data(), counts.size()}},
-                             {slots.data(), slots.size()}, int_array(wanted, "wanted"),
-                             {out.data(), out.size()});
+      [](const VectorOf<const std::uint64_t>& keys, const VectorOf<std::int64_t>& positions,
+         const VectorOf<std::int64_t>& counts, const VectorOf<const std::int64_t>& slots,
+         const std::optional<ArrayIn>& wanted, const VectorOf<std::uint32_t>& out) {
+        sampling::draw_seeds({keys.values(), positions.values(), counts.values()}, slots.values(),
+                             int_array(wanted, "wanted"), out.values());
       },
-      "keys"_a.noconvert(), "positions"_a.noconvert(), "counts"_a.noconvert(),
-      "slots"_a.noconvert(), "wanted"_a.none(), "out"_a.noconvert(),
+      "keys"_a, "positions"_a, "counts"_a, "slots"_a, "wanted"_a.none(), "out"_a,
       nb::sig(
           "def draw_seeds(keys: numpy.typing.NDArray[numpy.uint64], "
           "positions: numpy.typing.NDArray[numpy.int64], "

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one file that includes NumPy's headers: its table of functions is private to a file.
+#include "bindings/arrays.h"
+
+#define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
+#include <numpy/arrayobject.h>
+
+#include "bindings/module.h"
+
+namespace llm_runtime::bindings {
+
+namespace {
+
+Element element_of_kind(char kind, Py_ssize_t bytes) {
+  if (bytes != 4 && bytes != 8) return Element::kOther;
+  if (kind == 'i') return bytes == 4 ? Element::kInt32 : Element::kInt64;
+  if (kind == 'u') return bytes == 4 ? Element::kUint32 : Element::kUint64;
+  return Element::kOther;
+}
+
+int numpy_type(Element element) {
+  switch (element) {
+    case Element::kInt32:
+      return NPY_INT32;
+    case Element::kInt64:
+      return NPY_INT64;
+    case Element::kUint32:
+      return NPY_UINT32;
+    case Element::kUint64:
+      return NPY_UINT64;
+    case Element::kOther:
+      break;
+  }
+  return NPY_NOTYPE;
+}
+
+}  // namespace
+
+bool ArrayIn::describe(PyObject* object) noexcept {
+  if (!PyArray_Check(object)) return false;
+  auto* array = reinterpret_cast<PyArrayObject*>(object);
+  const int flags = PyArray_FLAGS(array);
+  const bool plain = (flags & NPY_ARRAY_ALIGNED) != 0 && PyArray_ISNOTSWAPPED(array);
+  element_ = plain ? element_of_kind(PyArray_DESCR(array)->kind, PyArray_ITEMSIZE(array))
+                   : Element::kOther;
+  contiguous_ = (flags & NPY_ARRAY_C_CONTIGUOUS) != 0;
+  writable_ = (flags & NPY_ARRAY_WRITEABLE) != 0;
+  shape_ = {PyArray_DIMS(array), static_cast<std::size_t>(PyArray_NDIM(array))};
+  strides_ = PyArray_STRIDES(array);
+  size_ = 1;
+  for (const auto length : shape_) size_ *= static_cast<std::size_t>(length);
+  data_ = PyArray_DATA(array);
+  return true;
+}
+
+IntArray int_array(const ArrayIn& array, const char* name) {
+  const bool narrow = array.element() == Element::kInt32;
+  if (!narrow && array.element() != Element::kInt64)
+    throw_wrong_type(str_cat(name, " must hold int32 or int64"));
+  const Py_ssize_t bytes = narrow ? 4 : 8;
+  const auto rank = array.shape().size();
+  std::array<std::size_t, 2> shape{1, 0};
+  std::ptrdiff_t row_stride = 0;
+  if (rank == 1 || rank == 2) {
+    shape[1] = static_cast<std::size_t>(array.shape()[rank - 1]);
+    if (rank == 2) {
+      shape[0] = static_cast<std::size_t>(array.shape()[0]);
+      row_stride = array.stride(0) / bytes;
+      require_value(array.size() == 0 || shape[0] == 1 || array.stride(0) % bytes == 0,
+                    "the rows of ", name, " must lie whole entries apart; pass a contiguous copy");
+    }
+    require_value(array.size() == 0 || shape[1] == 1 || array.stride(rank - 1) == bytes,
+                  "the entries of a row of ", name,
+                  " must lie side by side; pass a contiguous copy");
+  }
+  if (narrow) return {static_cast<const std::int32_t*>(array.data()), rank, shape, row_stride};
+  return {static_cast<const std::int64_t*>(array.data()), rank, shape, row_stride};
+}
+
+nb::object new_array(const void* data, Element element, std::initializer_list<std::size_t> shape,
+                     nb::object owner) {
+  std::array<npy_intp, 2> lengths{};
+  std::size_t rank = 0;
+  for (const auto length : shape) lengths.at(rank++) = static_cast<npy_intp>(length);
+  // Without NPY_ARRAY_WRITEABLE nobody writes through the pointer.
+  auto array = nb::steal(PyArray_New(&PyArray_Type, static_cast<int>(rank), lengths.data(),
+                                     numpy_type(element), nullptr, const_cast<void*>(data), 0,
+                                     NPY_ARRAY_CARRAY_RO, nullptr));
+  if (!array.is_valid()) throw nb::python_error();
+  auto* view = reinterpret_cast<PyArrayObject*>(array.ptr());
+  if (PyArray_SetBaseObject(view, owner.release().ptr()) != 0) throw nb::python_error();
+  return array;
+}
+
+void bind_arrays(nb::module_&) {
+  if (PyArray_ImportNumPyAPI() != 0) throw nb::python_error();
+}
+
+}  // namespace llm_runtime::bindings
