@@ -28,7 +28,7 @@ $(VENV)/bin/python:
 $(VENV)/.installed: $(NATIVE_SOURCES) | $(VENV)/bin/python
 	@echo "== building and installing the package into $(VENV)"
 	@scripts/system-packages compiler
-	$(BIN)/pip install --quiet "scikit-build-core>=1.1" "nanobind>=3.1" "nanobind-backend>=1.0" "cmake>=3.25" ninja
+	$(BIN)/pip install --quiet "scikit-build-core>=1.1" "nanobind>=3.1" "nanobind-backend>=1.0" "numpy>=2.0" "cmake>=3.25" ninja
 	$(BIN)/pip install --quiet --no-build-isolation --editable '.[test]'
 	@touch $@
 

@@ -11,7 +11,7 @@ from lane import BLOCK, RAW_WIDTH, BenchLane, greedy_params, prefill_call, top_k
 from null_device import ROWS
 from paths import Path
 
-from llm_runtime.prefill.plan import _plan_prefill_requests
+from llm_runtime._core import PrefillPlanner
 from llm_runtime.prefill.sampling_params import SamplingParams
 from oracle.plan_oracle import plan
 
@@ -84,7 +84,11 @@ def _planning(name: str, rows: int, length: int, batched: bool, budget: float) -
         "canonical_page_table_width": RAW_WIDTH + 64,
         "start_alignment": BLOCK,
     }
-    return Path(name=name, call=lambda: _plan_prefill_requests(**call), oracle=lambda: plan(**call), budget_us=budget)
+    batch = [call[argument] for argument in ("tokens", "page_table", "prompt_lens", "start_pos", "empty_slots")]
+    planner = PrefillPlanner(
+        **{argument: value for argument, value in call.items() if argument not in prefill_call(1, 1) | {"start_pos": 0}}
+    )
+    return Path(name=name, call=lambda: planner.plan(*batch), oracle=lambda: plan(**call), budget_us=budget)
 
 
 def _preparing(name: str, prepare: Callable[..., Any], rows: int, length: int, budget: float, convert: Any) -> Path:

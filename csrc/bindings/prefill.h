@@ -34,10 +34,10 @@ nb::object matrix_view(const SharedMatrix<T>& matrix) {
 /// Reads a rank-2 array that Python made into memory of our own.
 template <class T>
 SharedMatrix<T> matrix_copy(const IntArray& array) {
-  MatrixMemory<T> memory(array.rows() * array.columns());
-  auto matrix = memory.take(array.rows(), array.columns());
+  MatrixMemory memory(array.rows() * array.columns() * sizeof(T));
+  auto [matrix, entries] = memory.take<T>(array.rows(), array.columns());
   for (std::size_t row = 0; row < array.rows(); ++row)
-    array.copy_row(row, 0, memory.taken().subspan(row * array.columns(), array.columns()));
+    array.copy_row(row, 0, entries.subspan(row * array.columns(), array.columns()));
   return matrix;
 }
 

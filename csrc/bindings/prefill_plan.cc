@@ -59,41 +59,52 @@ nb::object requests_of(std::vector<PrefillRequest> requests) {
   });
 }
 
-nb::object plan_prefill(const PrefillBatch& batch, const PrefillLimits& limits) {
-  return requests_of(planned(batch, [&] { return prefill::plan_prefill(batch, limits); }));
-}
+/// The limits of one lane, checked once, so that a call brings its batch only.
+class Planner {
+ public:
+  explicit Planner(const PrefillLimits& limits) : limits_(limits) { prefill::check_limits(limits); }
 
-nb::object explain_prefill(const PrefillBatch& batch, const PrefillLimits& limits) {
-  auto plan = planned(batch, [&] { return prefill::explain_prefill(batch, limits); });
-  return nb::make_tuple(
-      requests_of(std::move(plan.requests)),
-      tuple_of(std::move(plan.fallbacks), [](PrefillFallback&& fallback) { return fallback; }));
-}
+  nb::object plan(const PrefillBatch& batch, bool disable_batched_prefill) const {
+    const auto limits = limits_of_call(disable_batched_prefill);
+    return requests_of(planned(batch, [&] { return prefill::plan_prefill(batch, limits); }));
+  }
 
-/// Binds a function over one batch and the limits of its lane, all by keyword.
-template <class Plan>
-void def_plan(nb::module_& m, const char* name, const char* returns, Plan plan, const char* doc) {
+  nb::object explain(const PrefillBatch& batch, bool disable_batched_prefill) const {
+    const auto limits = limits_of_call(disable_batched_prefill);
+    auto plan = planned(batch, [&] { return prefill::explain_prefill(batch, limits); });
+    return nb::make_tuple(
+        requests_of(std::move(plan.requests)),
+        tuple_of(std::move(plan.fallbacks), [](PrefillFallback&& fallback) { return fallback; }));
+  }
+
+ private:
+  PrefillLimits limits_of_call(bool disable_batched_prefill) const {
+    auto limits = limits_;
+    limits.disable_batched_prefill |= disable_batched_prefill;
+    return limits;
+  }
+
+  PrefillLimits limits_;
+};
+
+/// Binds a method over one batch.
+template <class Method>
+void def_plan(nb::class_<Planner>& cls, const char* name, const char* returns, Method method,
+              const char* doc) {
   const auto signature =
       "def " + std::string(name) +
-      "(*, tokens: numpy.typing.NDArray[numpy.int32 | numpy.int64], "
+      "(self, tokens: numpy.typing.NDArray[numpy.int32 | numpy.int64], "
       "page_table: numpy.typing.NDArray[numpy.int32 | numpy.int64], "
-      "prompt_lens: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, "
-      "empty_slots: collections.abc.Sequence[int] | None, "
-      "start_pos: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, block_size: int, "
-      "max_batch_size: int, max_prefill_chunk_size: int, supports_batched_prefill: bool, "
-      "disable_batched_prefill: bool, max_prefill_batch_size: int, "
-      "max_actual_page_table_width: int | None, canonical_page_table_width: int | None, "
-      "start_alignment: int) -> " +
+      "prompt_lens: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None = None, "
+      "start_pos: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None = None, "
+      "empty_slots: collections.abc.Sequence[int] | None = None, "
+      "disable_batched_prefill: bool = False) -> " +
       returns;
-  m.def(
+  cls.def(
       name,
-      [plan](const ArrayIn& tokens, const ArrayIn& page_table,
-             const std::optional<ArrayIn>& prompt_lens, const Slots& empty_slots,
-             const std::optional<ArrayIn>& start_pos, std::int64_t block_size,
-             std::int64_t max_batch_size, std::int64_t max_prefill_chunk_size,
-             bool supports_batched_prefill, bool disable_batched_prefill,
-             std::int64_t max_prefill_batch_size, Width max_actual_page_table_width,
-             Width canonical_page_table_width, std::int64_t start_alignment) {
+      [method](const Planner& self, const ArrayIn& tokens, const ArrayIn& page_table,
+               const std::optional<ArrayIn>& prompt_lens, const std::optional<ArrayIn>& start_pos,
+               const Slots& empty_slots, bool disable_batched_prefill) {
         const PrefillBatch batch{
             .tokens = int_array(tokens, "tokens"),
             .page_table = int_array(page_table, "page_table"),
@@ -101,24 +112,11 @@ void def_plan(nb::module_& m, const char* name, const char* returns, Plan plan, 
             .start_pos = int_array(start_pos, "start_pos"),
             .empty_slots = empty_slots,
         };
-        const PrefillLimits limits{
-            .block_size = block_size,
-            .max_batch_size = max_batch_size,
-            .max_prefill_chunk_size = max_prefill_chunk_size,
-            .supports_batched_prefill = supports_batched_prefill,
-            .disable_batched_prefill = disable_batched_prefill,
-            .max_prefill_batch_size = max_prefill_batch_size,
-            .max_actual_page_table_width = max_actual_page_table_width,
-            .canonical_page_table_width = canonical_page_table_width,
-            .start_alignment = start_alignment,
-        };
-        return plan(batch, limits);
+        return (self.*method)(batch, disable_batched_prefill);
       },
-      nb::kw_only(), "tokens"_a, "page_table"_a, "prompt_lens"_a.none(), "empty_slots"_a.none(),
-      "start_pos"_a.none(), "block_size"_a, "max_batch_size"_a, "max_prefill_chunk_size"_a,
-      "supports_batched_prefill"_a, "disable_batched_prefill"_a, "max_prefill_batch_size"_a,
-      "max_actual_page_table_width"_a.none(), "canonical_page_table_width"_a.none(),
-      "start_alignment"_a, nb::sig(signature.c_str()), doc);
+      "tokens"_a, "page_table"_a, "prompt_lens"_a = nb::none(), "start_pos"_a = nb::none(),
+      "empty_slots"_a = nb::none(), "disable_batched_prefill"_a = false,
+      nb::sig(signature.c_str()), doc);
 }
 
 void bind_fallback(nb::module_& m) {
@@ -136,14 +134,41 @@ void bind_fallback(nb::module_& m) {
 }
 
 void bind_planner(nb::module_& m) {
-  def_plan(m, "plan_prefill", "tuple[PrefillRequest, ...]", &plan_prefill,
-           "Plan a batch of one lane: tokens [N, T] and page_table [N, W], prompt_lens and "
-           "start_pos [N], all int32 or int64. ValueError for a batch or limits that cannot be "
-           "planned; nothing is planned then. Follows chapter 10, section 5.");
-  def_plan(m, "explain_prefill", "tuple[tuple[PrefillRequest, ...], tuple[PrefillFallback, ...]]",
-           &explain_prefill,
-           "The plan of plan_prefill, and for each padded length whose rows did not become a wave "
-           "the rule that decided.");
+  nb::class_<Planner> cls(m, "PrefillPlanner", nb::is_final(),
+                          "Plans the prefill calls of one lane. Follows chapter 10, section 5.");
+  cls.def(
+      "__init__",
+      [](Planner* self, std::int64_t block_size, std::int64_t max_batch_size,
+         std::int64_t max_prefill_chunk_size, bool supports_batched_prefill,
+         bool disable_batched_prefill, std::int64_t max_prefill_batch_size,
+         Width max_actual_page_table_width, Width canonical_page_table_width,
+         std::int64_t start_alignment) {
+        new (self) Planner({
+            .block_size = block_size,
+            .max_batch_size = max_batch_size,
+            .max_prefill_chunk_size = max_prefill_chunk_size,
+            .supports_batched_prefill = supports_batched_prefill,
+            .disable_batched_prefill = disable_batched_prefill,
+            .max_prefill_batch_size = max_prefill_batch_size,
+            .max_actual_page_table_width = max_actual_page_table_width,
+            .canonical_page_table_width = canonical_page_table_width,
+            .start_alignment = start_alignment,
+        });
+      },
+      nb::kw_only(), "block_size"_a, "max_batch_size"_a, "max_prefill_chunk_size"_a,
+      "supports_batched_prefill"_a, "disable_batched_prefill"_a, "max_prefill_batch_size"_a,
+      "max_actual_page_table_width"_a.none(), "canonical_page_table_width"_a.none(),
+      "start_alignment"_a,
+      "ValueError for limits that no batch could be planned with. Lengths are in tokens, widths in "
+      "blocks.");
+  def_plan(cls, "plan", "tuple[PrefillRequest, ...]", &Planner::plan,
+           "Plan one call: tokens [N, T] and page_table [N, W], prompt_lens and start_pos [N], all "
+           "int32 or int64. ValueError for a batch that cannot be planned; nothing is planned "
+           "then.");
+  def_plan(cls, "explain",
+           "tuple[tuple[PrefillRequest, ...], tuple[PrefillFallback, ...]]", &Planner::explain,
+           "The plan, and for each padded length whose rows did not become a wave the rule that "
+           "decided.");
 }
 
 void bind_lengths(nb::module_& m) {

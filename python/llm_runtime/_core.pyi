@@ -380,15 +380,23 @@ class PrefillFallback:
 
     def __repr__(self) -> str: ...
 
-def plan_prefill(*, tokens: numpy.typing.NDArray[numpy.int32 | numpy.int64], page_table: numpy.typing.NDArray[numpy.int32 | numpy.int64], prompt_lens: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, empty_slots: Sequence[int] | None, start_pos: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, block_size: int, max_batch_size: int, max_prefill_chunk_size: int, supports_batched_prefill: bool, disable_batched_prefill: bool, max_prefill_batch_size: int, max_actual_page_table_width: int | None, canonical_page_table_width: int | None, start_alignment: int) -> tuple[PrefillRequest, ...]:
-    """
-    Plan a batch of one lane: tokens [N, T] and page_table [N, W], prompt_lens and start_pos [N], all int32 or int64. ValueError for a batch or limits that cannot be planned; nothing is planned then. Follows chapter 10, section 5.
-    """
+class PrefillPlanner:
+    """Plans the prefill calls of one lane. Follows chapter 10, section 5."""
 
-def explain_prefill(*, tokens: numpy.typing.NDArray[numpy.int32 | numpy.int64], page_table: numpy.typing.NDArray[numpy.int32 | numpy.int64], prompt_lens: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, empty_slots: Sequence[int] | None, start_pos: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None, block_size: int, max_batch_size: int, max_prefill_chunk_size: int, supports_batched_prefill: bool, disable_batched_prefill: bool, max_prefill_batch_size: int, max_actual_page_table_width: int | None, canonical_page_table_width: int | None, start_alignment: int) -> tuple[tuple[PrefillRequest, ...], tuple[PrefillFallback, ...]]:
-    """
-    The plan of plan_prefill, and for each padded length whose rows did not become a wave the rule that decided.
-    """
+    def __init__(self, *, block_size: int, max_batch_size: int, max_prefill_chunk_size: int, supports_batched_prefill: bool, disable_batched_prefill: bool, max_prefill_batch_size: int, max_actual_page_table_width: int | None, canonical_page_table_width: int | None, start_alignment: int) -> None:
+        """
+        ValueError for limits that no batch could be planned with. Lengths are in tokens, widths in blocks.
+        """
+
+    def plan(self, tokens: numpy.typing.NDArray[numpy.int32 | numpy.int64], page_table: numpy.typing.NDArray[numpy.int32 | numpy.int64], prompt_lens: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None = None, start_pos: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None = None, empty_slots: Sequence[int] | None = None, disable_batched_prefill: bool = False) -> tuple[PrefillRequest, ...]:
+        """
+        Plan one call: tokens [N, T] and page_table [N, W], prompt_lens and start_pos [N], all int32 or int64. ValueError for a batch that cannot be planned; nothing is planned then.
+        """
+
+    def explain(self, tokens: numpy.typing.NDArray[numpy.int32 | numpy.int64], page_table: numpy.typing.NDArray[numpy.int32 | numpy.int64], prompt_lens: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None = None, start_pos: numpy.typing.NDArray[numpy.int32 | numpy.int64] | None = None, empty_slots: Sequence[int] | None = None, disable_batched_prefill: bool = False) -> tuple[tuple[PrefillRequest, ...], tuple[PrefillFallback, ...]]:
+        """
+        The plan, and for each padded length whose rows did not become a wave the rule that decided.
+        """
 
 def build_program_signatures(request: PrefillRequest, sampling_path: str, *, static_q128_topk_supported: bool, penalties_enabled: bool = False, logprobs_enabled: bool = False) -> tuple[PrefillProgramSignature, ...]:
     """

@@ -15,6 +15,10 @@ namespace {
 
 std::size_t as_size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
+std::size_t bytes_of(std::size_t tokens, std::size_t table_entries) {
+  return tokens * sizeof(std::int64_t) + table_entries * sizeof(std::int32_t);
+}
+
 PrefillChunk whole_request(std::int64_t padded_length) {
   return {
       .token_start = 0,
@@ -82,12 +86,11 @@ PrefillRequest RequestBuilder::wave(std::vector<PrefillRow> rows, std::int64_t p
   request.padded_sequence_length = padded_length;
   request.padded_batch_size = physical_rows;
   request.chunks = {whole_request(padded_length)};
-  MatrixMemory<std::int64_t> token_memory(count * length);
-  MatrixMemory<std::int32_t> table_memory(count * columns);
-  request.tokens = token_memory.take(count, length);
-  request.page_table = table_memory.take(count, columns);
-  const auto tokens = token_memory.taken();
-  const auto table = table_memory.taken();
+  MatrixMemory memory(bytes_of(count * length, count * columns));
+  auto [token_matrix, tokens] = memory.take<std::int64_t>(count, length);
+  auto [table_matrix, table] = memory.take<std::int32_t>(count, columns);
+  request.tokens = std::move(token_matrix);
+  request.page_table = std::move(table_matrix);
   for (std::size_t row = 0; row < rows.size(); ++row) {
     const auto blocks = checked_blocks(rows[row]);
     check_capacity(rows[row], padded_length, width);
@@ -126,25 +129,26 @@ PrefillRequest RequestBuilder::single(const PrefillRow& row, std::int64_t padded
   request.padded_sequence_length = padded_length;
   request.padded_batch_size = 1;
   request.uses_chunked_prefill = cut.chunked;
-  MatrixMemory<std::int64_t> tokens(as_size(padded_length));
-  request.tokens = tokens.take(1, as_size(padded_length));
-  copy_tokens(row, tokens.taken());
-
   const auto chunk_width = cut.chunked ? as_size(ceil_div(cut.size, limits_.block_size)) : 0;
-  MatrixMemory<std::int32_t> tables(as_size(width) + as_size(cut.count) * chunk_width);
-  request.page_table = tables.take(1, as_size(width));
+  MatrixMemory memory(
+      bytes_of(as_size(padded_length), as_size(width) + as_size(cut.count) * chunk_width));
+  auto [token_matrix, tokens] = memory.take<std::int64_t>(1, as_size(padded_length));
+  auto [table_matrix, table] = memory.take<std::int32_t>(1, as_size(width));
+  request.tokens = std::move(token_matrix);
+  request.page_table = std::move(table_matrix);
+  copy_tokens(row, tokens);
   // Chunked attention reads the whole table, so its filler must be a valid id.
   paging::write_table_row(batch_.page_table, as_size(row.source_row), 0, blocks,
-                          cut.chunked ? paging::kAnyBlock : paging::kSkipBlock, tables.taken());
+                          cut.chunked ? paging::kAnyBlock : paging::kSkipBlock, table);
   if (cut.chunked)
-    add_chunks(request, cut, blocks, tables);
+    add_chunks(request, cut, blocks, memory);
   else
     request.chunks = {whole_request(padded_length)};
   return request;
 }
 
 void RequestBuilder::add_chunks(PrefillRequest& request, const Cut& cut, std::size_t blocks,
-                                MatrixMemory<std::int32_t>& tables) const {
+                                MatrixMemory& memory) const {
   const PrefillRow& row = request.rows.front();
   const auto width = as_size(ceil_div(cut.size, limits_.block_size));
   request.chunks.reserve(as_size(cut.count));
@@ -152,16 +156,17 @@ void RequestBuilder::add_chunks(PrefillRequest& request, const Cut& cut, std::si
     const auto position = row.cached_tokens + start;
     const auto first = as_size(position / limits_.block_size);
     const auto mapped = std::min(width, blocks - first);
+    auto [table_matrix, table] = memory.take<std::int32_t>(1, width);
     request.chunks.push_back({
         .token_start = start,
         .token_stop = start + cut.size,
         .chunk_start_idx = position,
         .chunk_size = cut.size,
-        .chunk_page_table = tables.take(1, width),
+        .chunk_page_table = std::move(table_matrix),
         .contains_last_token = start + cut.size >= row.uncached_tokens(),
     });
     paging::write_table_row(batch_.page_table, as_size(row.source_row), first, mapped,
-                            paging::kSkipBlock, tables.taken());
+                            paging::kSkipBlock, table);
   }
 }
 

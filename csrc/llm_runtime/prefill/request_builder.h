@@ -44,7 +44,7 @@ class RequestBuilder {
   void check_chunk_size(const PrefillRow& row, const Cut& cut) const;
   void copy_tokens(const PrefillRow& row, std::span<std::int64_t> out) const;
   void add_chunks(PrefillRequest& request, const Cut& cut, std::size_t blocks,
-                  MatrixMemory<std::int32_t>& tables) const;
+                  MatrixMemory& memory) const;
 
   const PrefillBatch& batch_;
   const PrefillLimits& limits_;

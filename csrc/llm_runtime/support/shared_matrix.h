@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <utility>
@@ -32,27 +34,34 @@ class SharedMatrix {
 };
 
 /// One allocation for several matrices that are written once and then shared.
-template <class T>
 class MatrixMemory {
-  using Entries = T[];  // NOLINT(modernize-avoid-c-arrays): its length is known at run time only
+  /// Raw memory that is aligned for every kind of entry; matrices are made in it.
+  struct alignas(std::int64_t) Cell {
+    std::array<std::byte, sizeof(std::int64_t)> bytes;
+  };
+  using Cells = Cell[];  // NOLINT(modernize-avoid-c-arrays): its length is known at run time only
 
  public:
-  explicit MatrixMemory(std::size_t entries)
-      : memory_(std::make_shared_for_overwrite<Entries>(entries)) {}
+  explicit MatrixMemory(std::size_t bytes)
+      : memory_(std::make_shared_for_overwrite<Cells>((bytes + sizeof(Cell) - 1) / sizeof(Cell))) {}
 
-  /// The next `rows * columns` entries, still unwritten.
-  SharedMatrix<T> take(std::size_t rows, std::size_t columns) {
-    taken_ = {memory_.get() + used_, rows * columns};
-    used_ += rows * columns;
-    return {std::shared_ptr<const T>(memory_, taken_.data()), rows, columns};
+  template <class T>
+  struct Taken {
+    SharedMatrix<T> matrix;
+    std::span<T> entries;  // where to write it
+  };
+
+  /// The next `rows * columns` entries, still unwritten. Wider kinds of entry come first.
+  template <class T>
+  Taken<T> take(std::size_t rows, std::size_t columns) {
+    const std::span<T> entries(reinterpret_cast<T*>(memory_.get()->bytes.data() + used_),
+                               rows * columns);
+    used_ += entries.size_bytes();
+    return {{std::shared_ptr<const T>(memory_, entries.data()), rows, columns}, entries};
   }
 
-  /// Where to write the matrix that was taken last.
-  std::span<T> taken() const { return taken_; }
-
  private:
-  std::shared_ptr<Entries> memory_;
-  std::span<T> taken_;
+  std::shared_ptr<Cells> memory_;
   std::size_t used_ = 0;
 };
 

@@ -63,12 +63,7 @@ def explain_prefill(
     check_sizes(max_batch_size, max_prefill_chunk_size)
     check_batching(supports_batched_prefill, disable_batched_prefill, max_prefill_batch_size, True)
     check_alignment(alignment, max_prefill_chunk_size, block_size)
-    requests, fallbacks = _core.explain_prefill(
-        tokens=integer_array(tokens, "tokens"),
-        page_table=integer_array(page_table, "page_table"),
-        prompt_lens=None if prompt_lens is None else integer_array(prompt_lens, "prompt_lens"),
-        empty_slots=None if empty_slots is None else list(empty_slots),
-        start_pos=None if start_pos is None else integer_array(start_pos, "start_pos"),
+    planner = _core.PrefillPlanner(
         block_size=block_size,
         max_batch_size=max_batch_size,
         max_prefill_chunk_size=max_prefill_chunk_size,
@@ -79,6 +74,13 @@ def explain_prefill(
         canonical_page_table_width=page_table_layout.prefill_width,
         start_alignment=alignment,
     )
+    requests, fallbacks = planner.explain(
+        integer_array(tokens, "tokens"),
+        integer_array(page_table, "page_table"),
+        None if prompt_lens is None else integer_array(prompt_lens, "prompt_lens"),
+        None if start_pos is None else integer_array(start_pos, "start_pos"),
+        None if empty_slots is None else list(empty_slots),
+    )
     return ExplainedPlan(tuple(_with_identities(request) for request in requests), fallbacks)
 
 
@@ -86,6 +88,4 @@ def _with_identities(request: PrefillRequest) -> ExplainedRequest:
     # Chunks of one request have equal shapes, so it runs one program.
     (program,) = _core.build_program_signatures(request, "logits", static_q128_topk_supported=False)
     trace = _core.build_trace_signature(request, trace_enabled=True)
-    return ExplainedRequest(
-        request, ProgramKey.from_signature(program).digest, TraceKey.from_signature(trace).digest
-    )
+    return ExplainedRequest(request, ProgramKey.from_signature(program).digest, TraceKey.from_signature(trace).digest)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from llm_runtime._core import (
     PrefillChunk,
+    PrefillPlanner,
     PrefillRequest,
-    plan_prefill,
     prefill_bucket_ladder,
 )
 from llm_runtime._core import max_prefill_chunk_size as _max_prefill_chunk_size
@@ -32,6 +32,7 @@ __all__ = [
     "integer_array",
     "last_token_offset",
     "last_token_offsets",
+    "plan_call",
     "prefill_bucket_ladder",
 ]
 
@@ -68,34 +69,7 @@ def _plan_prefill_requests(
     last token. Raises ``ValueError`` naming the row for a length of 0, an unaligned start, a bad slot or a
     table that is too narrow; ``TypeError`` for an argument that is no host array.
     """
-    alignment = block_size if start_alignment is None else start_alignment
-    if type(tokens) is np.ndarray and type(page_table) is np.ndarray:
-        try:
-            return plan_prefill(
-                tokens=tokens,
-                page_table=page_table,
-                prompt_lens=prompt_lens,
-                empty_slots=empty_slots,
-                start_pos=start_pos,
-                block_size=block_size,
-                max_batch_size=max_batch_size,
-                max_prefill_chunk_size=max_prefill_chunk_size,
-                supports_batched_prefill=supports_batched_prefill,
-                disable_batched_prefill=disable_batched_prefill,
-                max_prefill_batch_size=max_prefill_batch_size,
-                max_actual_page_table_width=max_actual_page_table_width,
-                canonical_page_table_width=canonical_page_table_width,
-                start_alignment=alignment,
-            )
-        except (TypeError, ValueError):
-            # Perhaps another dtype or memory order than the core takes: convert below, or hear the same error.
-            pass
-    return plan_prefill(
-        tokens=integer_array(tokens, "tokens"),
-        page_table=integer_array(page_table, "page_table"),
-        prompt_lens=None if prompt_lens is None else integer_array(prompt_lens, "prompt_lens"),
-        empty_slots=None if empty_slots is None else [int(slot) for slot in empty_slots],
-        start_pos=None if start_pos is None else integer_array(start_pos, "start_pos"),
+    planner = PrefillPlanner(
         block_size=block_size,
         max_batch_size=max_batch_size,
         max_prefill_chunk_size=max_prefill_chunk_size,
@@ -104,7 +78,33 @@ def _plan_prefill_requests(
         max_prefill_batch_size=max_prefill_batch_size,
         max_actual_page_table_width=max_actual_page_table_width,
         canonical_page_table_width=canonical_page_table_width,
-        start_alignment=alignment,
+        start_alignment=block_size if start_alignment is None else start_alignment,
+    )
+    return plan_call(planner, tokens, page_table, prompt_lens, start_pos, empty_slots, False)
+
+
+def plan_call(
+    planner: PrefillPlanner,
+    tokens: Any,
+    page_table: Any,
+    prompt_lens: Any,
+    start_pos: Any,
+    empty_slots: Sequence[int] | None,
+    disable_batched_prefill: bool,
+) -> tuple[PrefillRequest, ...]:
+    """Plan one call of any host arrays; refused as in :func:`_plan_prefill_requests`."""
+    try:
+        return planner.plan(tokens, page_table, prompt_lens, start_pos, empty_slots, disable_batched_prefill)
+    except (TypeError, ValueError):
+        # Perhaps another kind of array than the core takes: convert below, or hear the same error.
+        pass
+    return planner.plan(
+        integer_array(tokens, "tokens"),
+        integer_array(page_table, "page_table"),
+        None if prompt_lens is None else integer_array(prompt_lens, "prompt_lens"),
+        None if start_pos is None else integer_array(start_pos, "start_pos"),
+        None if empty_slots is None else [int(slot) for slot in empty_slots],
+        disable_batched_prefill,
     )
 
 
@@ -117,7 +117,10 @@ def integer_array(value: Any, name: str) -> HostArray:
         if dtype.kind not in "iu":
             raise ValueError(f"{name} must hold integers, got {dtype}")
         array = array.astype(np.int64)
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned:
+        return array
+    return np.require(array, requirements=("C", "A"))
 
 
 def last_token_offset(request: PrefillRequest) -> int:

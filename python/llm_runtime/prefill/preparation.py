@@ -7,14 +7,13 @@ Follows chapter 20, section 9.2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-from llm_runtime._core import PrefillRequest, environment_variable
+from llm_runtime._core import PrefillPlanner, PrefillRequest, environment_variable
 from llm_runtime.host_arrays import result_like
 from llm_runtime.prefill.config import PrefillRuntimeConfig
 from llm_runtime.prefill.plain_sampling import prepare_plain
-from llm_runtime.prefill.plan import _plan_prefill_requests, integer_array
+from llm_runtime.prefill.plan import integer_array, plan_call
 from llm_runtime.prefill.postprocess import PrefillPostprocessor
 from llm_runtime.prefill.sampling_plan import SamplingPlanner
 from llm_runtime.prefill.signatures import (
@@ -50,13 +49,12 @@ class PrefillPreparer:
         self._config = config
         self._static_q128 = config.static_q128_topk_supported
         layout = config.page_table_layout
-        # What does not change from call to call is bound once.
-        self._plan = partial(
-            _plan_prefill_requests,
+        self._planner = PrefillPlanner(
             block_size=layout.block_size,
             max_batch_size=config.max_batch_size,
             max_prefill_chunk_size=config.max_prefill_chunk_size,
             supports_batched_prefill=config.supports_batched_prefill,
+            disable_batched_prefill=config.disable_batched_prefill,
             max_prefill_batch_size=config.max_prefill_batch_size,
             max_actual_page_table_width=layout.raw_capacity_width,
             canonical_page_table_width=layout.prefill_width,
@@ -82,15 +80,14 @@ class PrefillPreparer:
             self._postprocessor.validate_sampling_request(sampling_params)
         token_array = integer_array(tokens, "tokens")
         lengths = None if prompt_lens is None else integer_array(prompt_lens, "prompt_lens")
-        requests = self._plan(
-            tokens=token_array,
-            page_table=page_table,
-            prompt_lens=lengths,
-            empty_slots=empty_slots,
-            start_pos=start_pos,
-            disable_batched_prefill=batching_disabled_by_environment()
-            or config.disable_batched_prefill
-            or (sampled and not config.batched_prefill_batched_extract),
+        requests = plan_call(
+            self._planner,
+            token_array,
+            page_table,
+            lengths,
+            start_pos,
+            empty_slots,
+            batching_disabled_by_environment() or (sampled and not config.batched_prefill_batched_extract),
         )
         convert = result_like(tokens)
         if not sampled:

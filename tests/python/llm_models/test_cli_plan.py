@@ -13,6 +13,7 @@ import pytest
 
 from llm_models.cli import main
 from llm_runtime import _core as core
+from support.planner import core_plan
 
 Run = Callable[..., str]
 
@@ -48,7 +49,7 @@ def test_json_is_the_plan_of_the_planner(planned: Callable[..., dict[str, Any]])
         "prefill_width": 192,
         "decode_width": 128,
     }
-    wanted = core.plan_prefill(
+    wanted = core_plan(
         tokens=np.zeros((3, 3000), np.int32),
         page_table=np.arange(3 * 128).reshape(3, 128),
         prompt_lens=np.array([100, 300, 3000]),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llm_runtime import _core as core
+from support.planner import core_explain, core_plan
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def call_with_defaults(
 
 def plan_with_defaults(lengths: Sequence[int], **changes: Any) -> tuple[Any, ...]:
     """Plan a call with defaults."""
-    return core.plan_prefill(**call_with_defaults(lengths, **changes))
+    return core_plan(**call_with_defaults(lengths, **changes))
 
 
 @pytest.fixture
@@ -80,4 +80,4 @@ def planned() -> Callable[..., tuple[Any, ...]]:
 @pytest.fixture
 def explained() -> Callable[..., tuple[tuple[Any, ...], tuple[Any, ...]]]:
     """As `planned`, with the fallbacks beside the requests."""
-    return lambda lengths, **changes: core.explain_prefill(**call_with_defaults(lengths, **changes))
+    return lambda lengths, **changes: core_explain(**call_with_defaults(lengths, **changes))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from llm_runtime import _core as core
 from oracle.plan_oracle import ceil_div
 from support.plan_calls import Call, legal_calls, many
+from support.planner import core_plan
 
 
 @pytest.mark.covers("P30", "P31")
@@ -24,7 +25,7 @@ def test_a_legal_call_is_never_refused_and_its_input_never_written(call: Call) -
     for value in call.values():
         if isinstance(value, np.ndarray):
             value.setflags(write=False)
-    requests = core.plan_prefill(**call)
+    requests = core_plan(**call)
     for name, value in before.items():
         assert np.array_equal(call[name], value)
     planned = [row for request in requests for row in request.source_rows]
@@ -51,13 +52,12 @@ def test_every_uncached_token_goes_once_into_its_own_block(call: Call) -> None:
     tokens, table, block_size = call["tokens"], call["page_table"], call["block_size"]
     real: Counter[tuple[int, int, int]] = Counter()
     wanted = []
-    for request in core.plan_prefill(**call):
+    for request in core_plan(**call):
         for position, row in enumerate(request.source_rows):
             length, start = request.prompt_lengths[position], request.cached_tokens[position]
             assert 0 <= start < length and start <= max(int(call["start_pos"][row]), 0)
             wanted += [
-                (int(tokens[row, p]), int(table[row, p // block_size]), p % block_size)
-                for p in range(start, length)
+                (int(tokens[row, p]), int(table[row, p // block_size]), p % block_size) for p in range(start, length)
             ]
         own = [
             set(table[row, start // block_size : ceil_div(length, block_size)].tolist())
@@ -78,10 +78,8 @@ def test_every_uncached_token_goes_once_into_its_own_block(call: Call) -> None:
 @many
 @given(legal_calls())
 def test_the_last_token_is_in_the_last_chunk_only(call: Call) -> None:
-    for request in core.plan_prefill(**call):
-        assert [chunk.contains_last_token for chunk in request.chunks][:-1] == [False] * (
-            len(request.chunks) - 1
-        )
+    for request in core_plan(**call):
+        assert [chunk.contains_last_token for chunk in request.chunks][:-1] == [False] * (len(request.chunks) - 1)
         final = request.chunks[-1]
         assert final.contains_last_token
         for last in request.last_token_indices:
@@ -105,7 +103,7 @@ def test_identity_ignores_slots_contents_and_dtype(call: Call, path: str, penalt
                     request, trace_enabled=True, sampling_path=path, penalties_enabled=penalties
                 ),
             )
-            for request in core.plan_prefill(**arguments)
+            for request in core_plan(**arguments)
         ]
 
     other = {
@@ -122,7 +120,7 @@ def test_identity_ignores_slots_contents_and_dtype(call: Call, path: str, penalt
 @given(legal_calls())
 def test_traces_ignore_active_rows_and_cached_offsets(call: Call) -> None:
     by_shape: dict[Any, Any] = {}
-    for request in core.plan_prefill(**call):
+    for request in core_plan(**call):
         shape = (
             request.kind,
             request.uses_chunked_prefill,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from llm_runtime import _core as core
 from oracle.plan_oracle import Refusal, Request, explain, plan
 from support.plan_calls import Call, any_calls, legal_calls, many, thousands
+from support.planner import core_explain, core_plan
 
 
 def fields_of(request: Any) -> Any:
@@ -79,19 +79,17 @@ def test_plans_and_refusals_equal_the_oracle(call: Call) -> None:
         expected = [expected_fields(request) for request in plan(**call)]
     except Refusal as refusal:
         with pytest.raises(ValueError) as caught:
-            core.plan_prefill(**call)
+            core_plan(**call)
         if refusal.row is not None:
             assert f"row {refusal.row}" in str(caught.value)
         return
-    assert [fields_of(request) for request in core.plan_prefill(**call)] == expected
+    assert [fields_of(request) for request in core_plan(**call)] == expected
 
 
 @many
 @given(legal_calls())
 def test_fallbacks_equal_the_oracle_and_come_with_the_same_plan(call: Call) -> None:
-    requests, fallbacks = core.explain_prefill(**call)
-    assert [fields_of(request) for request in requests] == [
-        fields_of(request) for request in core.plan_prefill(**call)
-    ]
+    requests, fallbacks = core_explain(**call)
+    assert [fields_of(request) for request in requests] == [fields_of(request) for request in core_plan(**call)]
     assert [(fallback.rows, fallback.rule) for fallback in fallbacks] == explain(**call)[1]
     assert all(any(character.isdigit() for character in fallback.detail) for fallback in fallbacks)

@@ -121,9 +121,7 @@ def test_equality_and_hash_follow_the_fields(name: str) -> None:
 def test_every_field_takes_part_in_equality(name: str) -> None:
     make, fields, _ = VALUES[name]
     for field, old in fields.items():
-        new: Any = (
-            not old if isinstance(old, bool) else f"{old}x" if isinstance(old, str) else (old or 0) + 64
-        )
+        new: Any = not old if isinstance(old, bool) else f"{old}x" if isinstance(old, str) else (old or 0) + 64
         assert make() != make().__replace__(**{field: new}), field
 
 
@@ -170,9 +168,7 @@ def test_requests_pickle_through_their_constructor() -> None:
     assert (twin.kind, twin.source_rows, twin.slots) == ("batched", (0, 2), (5, 1))
     assert twin.tokens.tolist() == request.tokens.tolist() and twin.page_table.tolist() == [[0, 1], [2, 3]]
     assert twin.chunks[0].token_slice == slice(0, 4)
-    assert repr(request).startswith(
-        "PrefillRequest(kind='batched', source_rows=(0, 2), slots=(5, 1), tokens="
-    )
+    assert repr(request).startswith("PrefillRequest(kind='batched', source_rows=(0, 2), slots=(5, 1), tokens=")
     assert request.__replace__(slots=(7, 8)).slots == (7, 8)
 
 
@@ -180,11 +176,11 @@ def test_no_object_outlives_the_interpreter(run_python: Callable[[str], str]) ->
     code = """
 import numpy as np
 from llm_runtime import _core as core
-plan = core.plan_prefill(
-    tokens=np.ones((1, 200), np.int64), page_table=np.arange(20).reshape(1, 20), prompt_lens=None,
-    empty_slots=None, start_pos=np.array([32]), block_size=32, max_batch_size=1, max_prefill_chunk_size=128,
-    supports_batched_prefill=False, disable_batched_prefill=False, max_prefill_batch_size=8,
-    max_actual_page_table_width=None, canonical_page_table_width=None, start_alignment=32)
+planner = core.PrefillPlanner(
+    block_size=32, max_batch_size=1, max_prefill_chunk_size=128, supports_batched_prefill=False,
+    disable_batched_prefill=False, max_prefill_batch_size=8, max_actual_page_table_width=None,
+    canonical_page_table_width=None, start_alignment=32)
+plan = planner.plan(np.ones((1, 200), np.int64), np.arange(20).reshape(1, 20), None, np.array([32]))
 tables = [chunk.chunk_page_table for chunk in plan[0].chunks] + [plan[0].tokens, plan[0].page_table]
 signatures = core.build_program_signatures(plan[0], "topk", static_q128_topk_supported=True)
 keys = {signature.key for signature in signatures}
