@@ -5,6 +5,8 @@
 #define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
 #include <numpy/arrayobject.h>
 
+#include <algorithm>
+
 #include "bindings/module.h"
 
 namespace llm_runtime::bindings {
@@ -92,8 +94,43 @@ nb::object new_array(const void* data, Element element, std::initializer_list<st
   return array;
 }
 
-void bind_arrays(nb::module_&) {
+namespace {
+
+/// A new writable int64 vector and where to write it.
+nb::object new_vector(std::size_t size, std::span<std::int64_t>& entries) {
+  auto length = static_cast<npy_intp>(size);
+  auto array = nb::steal(PyArray_SimpleNew(1, &length, NPY_INT64));
+  if (!array.is_valid()) throw nb::python_error();
+  auto* vector = reinterpret_cast<PyArrayObject*>(array.ptr());
+  entries = {static_cast<std::int64_t*>(PyArray_DATA(vector)), size};
+  return array;
+}
+
+template <class T>
+nb::object widened(const ArrayIn& array) {
+  std::span<std::int64_t> entries;
+  auto result = new_vector(array.size(), entries);
+  std::ranges::copy(std::span(static_cast<const T*>(array.data()), array.size()), entries.begin());
+  return result;
+}
+
+nb::object flat_int64(const ArrayIn& array) {
+  if (array.is_contiguous() && array.element() == Element::kUint32)
+    return widened<std::uint32_t>(array);
+  if (array.is_contiguous() && array.element() == Element::kInt32)
+    return widened<std::int32_t>(array);
+  throw_wrong_type("the array must be a contiguous one of int32 or uint32");
+}
+
+}  // namespace
+
+void bind_arrays(nb::module_& m) {
   if (PyArray_ImportNumPyAPI() != 0) throw nb::python_error();
+  m.def("flat_int64", &flat_int64, nb::arg("array"),
+        nb::sig("def flat_int64(array: numpy.typing.NDArray[numpy.int32 | numpy.uint32], /) -> "
+                "numpy.typing.NDArray[numpy.int64]"),
+        "The entries in order, in a new int64 vector. TypeError for anything but a contiguous array "
+        "of int32 or uint32.");
 }
 
 }  // namespace llm_runtime::bindings

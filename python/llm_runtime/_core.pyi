@@ -11,6 +11,11 @@ import numpy
 import numpy.typing
 
 
+def flat_int64(array: numpy.typing.NDArray[numpy.int32 | numpy.uint32], /) -> numpy.typing.NDArray[numpy.int64]:
+    """
+    The entries in order, in a new int64 vector. TypeError for anything but a contiguous array of int32 or uint32.
+    """
+
 class SignatureKey:
     """
     Identity of a program or trace: key material with its hash, compared in full. Follows chapter 30, section 2.2.

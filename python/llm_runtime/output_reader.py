@@ -185,12 +185,16 @@ class _Copy:
         if value is None:
             return None
         if type(value) is tuple:
+            if len(value) == 2 and value[1] is None:  # what a step without log-probabilities returns
+                return (self.tree(value[0]), None)
             return tuple([self.tree(item) for item in value])
         namespace = tensor_namespace(value)
         if namespace is not None:
             if value.storage_type() == namespace.StorageType.HOST:
                 return value
-            return self._started(value.cpu(blocking=self._blocking))
+            if self._blocking:
+                return value.cpu(blocking=True)
+            return self._started(value.cpu(blocking=False))
         if isinstance(value, tuple):
             return tuple(self.tree(item) for item in value)
         if isinstance(value, list):

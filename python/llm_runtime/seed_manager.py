@@ -125,9 +125,10 @@ class SeedManager:
         `None` means one behind each slot's last position. Drawing twice for one position changes nothing.
         `RuntimeError` for a slot without a stream.
         """
-        values = self._buffer.source.copy()
+        buffer = self._buffer
+        values = buffer.source.copy()
         state.draw(state.rows_of(active), None if positions is None else device_positions(positions), values)
-        self._buffer.update(values)
+        buffer.update(values)
 
     def apply_slot_remap(self, state: SeedState, slot_remap: Sequence[int]) -> None:
         """Move streams: slot i then holds what slot `slot_remap[i]` held; slots beyond its length stay.

@@ -92,7 +92,8 @@ class SeedState:
 
     def rows_of(self, slots: Sequence[int]) -> npt.NDArray[np.int64]:
         """`slots` as an index array; `RuntimeError` naming those that have no stream."""
-        if tuple(slots) == self.members:
+        members = self.members
+        if slots is members or tuple(slots) == members:
             return self._member_rows
         missing = [slot for slot in slots if not self._active[slot]]
         if missing:

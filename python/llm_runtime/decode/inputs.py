@@ -42,8 +42,8 @@ class DecodeInputStager:
     """Builds host tensors for a prepared step and moves them to the device.
 
     Every call builds fresh host tensors, because a queued copy may read its source after the call returned; only
-    :meth:`refresh_idle` writes the same ones again. ``release`` frees or retains what a failed allocation leaves
-    behind.
+    :meth:`refresh_idle` and :meth:`refresh_idle_page_table` write the same ones again. ``release`` frees or retains
+    what a failed allocation leaves behind.
     """
 
     def __init__(self, config: DecodeRuntimeConfig, *, release: Release) -> None:
@@ -75,16 +75,29 @@ class DecodeInputStager:
         Only for a caller that knows every earlier copy of :meth:`refresh_idle` to be complete, as when everything
         enqueued after it has been read.
         """
-        if not self._slots_tried:
-            # At the first refresh, because the table's width is final by then.
-            self._slots, self._slots_tried = self._make_slots(prepared.page_table.shape), True
-        slots = self._slots
+        slots = self._idle_slots(prepared)
         if slots is None:
             self.copy(self.host_inputs(prepared).values(), inputs.values())
             return
         for slot, values in zip(slots, (*self._staged_arrays(prepared), prepared.page_table), strict=True):
             np.copyto(slot.elements, values)
         self.copy([slot.tensor for slot in slots], inputs.values())
+
+    def refresh_idle_page_table(self, prepared: PreparedDecode, inputs: DecodeDeviceInputs) -> None:
+        """As :meth:`refresh_idle`, for the page table alone."""
+        slots = self._idle_slots(prepared)
+        if slots is None:
+            table = self.host_page_table(prepared)
+        else:
+            np.copyto(slots[3].elements, prepared.page_table)
+            table = slots[3].tensor
+        self._namespace.copy_host_to_device_tensor(table, inputs.page_table)
+
+    def _idle_slots(self, prepared: PreparedDecode) -> tuple[HostSlot, ...] | None:
+        if not self._slots_tried:
+            # At the first refresh, because the table's width is final by then.
+            self._slots, self._slots_tried = self._make_slots(prepared.page_table.shape), True
+        return self._slots
 
     def _make_slots(self, table: tuple[int, ...]) -> tuple[HostSlot, ...] | None:
         ns = self._namespace

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from llm_runtime._core import flat_int64
 from llm_runtime.device import tensor_namespace, tensor_values
 from llm_runtime.host_arrays import host_array
 
@@ -59,7 +60,7 @@ def normalise_tokens(value: Any, *, lane_capacity: int, cluster_shape: tuple[int
     """
     array = concat_mesh_shards(value, cluster_shape)
     if array.size == lane_capacity:
-        return array.reshape(-1).astype(np.int64)
+        return _flat_int64(array)
     shape = array.shape
     if len(shape) >= 4:
         if shape[2] >= lane_capacity:
@@ -70,6 +71,14 @@ def normalise_tokens(value: Any, *, lane_capacity: int, cluster_shape: tuple[int
     if len(array) < lane_capacity:
         raise ValueError(f"the sampler returned {len(array)} tokens for a lane of {lane_capacity} rows")
     return array[:lane_capacity].astype(np.int64)
+
+
+def _flat_int64(array: HostArray) -> HostArray:
+    try:
+        return flat_int64(array)
+    except TypeError:
+        # Another kind of number, or entries that lie apart.
+        return array.reshape(-1).astype(np.int64)
 
 
 def normalise_log_probs(value: Any, *, lane_capacity: int, cluster_shape: tuple[int, int]) -> Any:

@@ -171,11 +171,11 @@ class DecodePreparer:
 
         A host-sampled step keeps the dormant rows; under the reload contract its remap moves them.
         """
-        if prepared.batch is None:
+        batch, resident = prepared.batch, self.resident
+        if batch is None:
             self._tables.reset()
-        else:
-            self._tables.note_submitted(prepared.batch)
-        resident = self.resident
+        elif batch.page_table_changed:
+            self._tables.note_submitted(batch)
         resident.feedback = device_feedback
         resident.signature = prepared.program_signature
         resident.active_slots = active_slots_of_step(prepared)

@@ -99,7 +99,7 @@ class DecodeReadout:
         return self._normalise(host, is_tokens=is_tokens, like=like)
 
     def _normalise(self, host: Any, *, is_tokens: bool, like: ResultLike) -> tuple[Any, Any]:
-        output, log_probs = split_output(host)
+        output, log_probs = host if type(host) is tuple and len(host) == 2 else split_output(host)
         if not is_tokens:
             logits = normalise_logits(
                 output,

@@ -50,16 +50,23 @@ class ResidentDecode:
             return prepared.reload_inputs
         if prepared.reset_batch or not (prepared.device_feedback and self.feedback):
             return True
-        slots = active_slots_of_step(prepared)
+        slots, signature = active_slots_of_step(prepared), prepared.program_signature
         return (
-            (slots != self.active_slots and not set(slots) <= set(self.active_slots))
+            (
+                slots is not self.active_slots
+                and slots != self.active_slots
+                and not set(slots) <= set(self.active_slots)
+            )
             or (prepared.slot_remap is not None and moves_rows(prepared.slot_remap))
-            or (prepared.program_signature is not None and prepared.program_signature != self.signature)
+            or (signature is not None and signature is not self.signature and signature != self.signature)
         )
 
     def lost_rows(self, prepared: PreparedDecode) -> bool:
         """Whether rows that the device would go on advancing are idle in an inferred step."""
-        return prepared.reload_inputs is None and active_slots_of_step(prepared) != self.active_slots
+        if prepared.reload_inputs is not None:
+            return False
+        slots = active_slots_of_step(prepared)
+        return slots is not self.active_slots and slots != self.active_slots
 
 
 def check_commands(

@@ -110,7 +110,8 @@ class DecodeRuntime:
 
     def program_signature(self, prepared: PreparedDecode) -> DecodeProgramSignature:
         """Identity of the step's program."""
-        _require_prepared(prepared)
+        if type(prepared) is not PreparedDecode:
+            require_instance(prepared, PreparedDecode, name="prepared")
         signature = prepared.program_signature
         return self._preparer.signature_of(prepared) if signature is None else signature
 
@@ -137,12 +138,12 @@ class DecodeRuntime:
         sampled was not processed: the host's tokens would be older than the device's. Steady steps never wait.
         """
         self._admit(prepared)
-        self._state.require_supported(prepared)
+        state, resident = self._state, self._preparer.resident
+        state.require_supported(prepared)
         if prepared.reload_inputs is None:
-            self._state.require_known_streams(prepared)
+            state.require_known_streams(prepared)
         else:
-            self._state.validate_commands(prepared, has_resident=self._preparer.resident.sampling is not None)
-        resident = self._preparer.resident
+            state.validate_commands(prepared, has_resident=resident.sampling is not None)
         if resident.host_takes_over(prepared):
             if resident.feedback:
                 self._readout.leases.require_processed()
@@ -180,7 +181,8 @@ class DecodeRuntime:
 
     def note_submitted(self, prepared: PreparedDecode) -> None:
         """Record a replayed step as accepted: later steps are compared with it."""
-        _require_prepared(prepared)
+        if type(prepared) is not PreparedDecode:
+            require_instance(prepared, PreparedDecode, name="prepared")
         self._note(prepared, device_feedback=prepared.device_feedback)
 
     def invalidate_after_failed_submission(self) -> None:
@@ -225,13 +227,9 @@ class DecodeRuntime:
     def _admit(self, prepared: PreparedDecode) -> None:
         if self._health.blocked:
             self._health.require_usable()
-        _require_prepared(prepared)
+        if type(prepared) is not PreparedDecode:
+            require_instance(prepared, PreparedDecode, name="prepared")
 
     def _note(self, prepared: PreparedDecode, *, device_feedback: bool) -> None:
         self._preparer.note_submitted(prepared, device_feedback=device_feedback)
         self._readout.note_kind(prepared.tokens)
-
-
-def _require_prepared(prepared: Any) -> None:
-    if type(prepared) is not PreparedDecode:
-        require_instance(prepared, PreparedDecode, name="prepared")

@@ -123,7 +123,15 @@ class DecodeSamplingState:
 
     def _continues_streams(self, prepared: PreparedDecode, sampling: PreparedSamplingParams) -> bool:
         """Whether a step samples exactly the slots that have streams: the common case, told without a mask."""
-        return prepared.slot_remap is None and self._active_rows(sampling) == getattr(self.seed_state, "members", None)
+        if prepared.slot_remap is not None:
+            return False
+        rows, members = self._active_rows(sampling), getattr(self.seed_state, "members", None)
+        if rows is members:
+            return True
+        if rows != members:
+            return False
+        self._counted_rows = members  # the next steps find one object in both places
+        return True
 
     def _active_rows(self, sampling: PreparedSamplingParams) -> tuple[int, ...]:
         """The active slots of sampling rows, counted once while the same rows come again."""

@@ -79,8 +79,11 @@ class DecodeTraceLifecycle:
 
         RuntimeError when the seed buffer was replaced after the capture or the sampling path does not fit.
         """
-        values = persistent_inputs_of(artifact)
-        if self._state.seed_buffer is not values.seed_buffer:
+        values = getattr(getattr(artifact, "persistent_inputs", None), "values", None)
+        if type(values) is not DecodePersistentInputs:
+            values = persistent_inputs_of(artifact)
+        state, stager, resident = self._state, self._stager, self._resident
+        if state.seed_buffer is not values.seed_buffer:
             raise RuntimeError("the device seed buffer is not the one that the trace captured")
         samples_top_k = prepared.sampling_path == "topk"
         if samples_top_k != (values.kpt is not None):
@@ -88,19 +91,21 @@ class DecodeTraceLifecycle:
                 f"the compiled sampling path changed: the trace {'has no' if samples_top_k else 'owns'} K/P/T "
                 f"buffers, but the step takes the {prepared.sampling_path} path"
             )
-        self._state.refresh(prepared)
-        stager, resident = self._stager, self._resident
-        host_takes_over = resident.host_takes_over(prepared)
-        if decision.full and not self._leases.unprocessed:
-            # Every earlier step has been read, and its copies lay before its output in the queue.
+        state.refresh(prepared)
+        full = decision.full
+        # Once every earlier step has been read its copies are done: they lay before its output in the queue.
+        if full and not self._leases.unprocessed:
             stager.refresh_idle(prepared, values.device_inputs)
-        elif host_takes_over:
+        elif resident.host_takes_over(prepared):
             stager.copy(stager.host_inputs(prepared).values(), values.device_inputs.values())
-        elif decision.full or resident.lost_rows(prepared):
+        elif full or resident.lost_rows(prepared):
             # Positions are known to the host although tokens are not: another trace ran in between, or rows ended.
             stager.copy(stager.host_positions(prepared), values.device_inputs.values()[1:])
         elif decision.page_table:
-            stager.copy((stager.host_page_table(prepared),), (values.device_inputs.page_table,))
+            if self._leases.unprocessed:
+                stager.copy((stager.host_page_table(prepared),), (values.device_inputs.page_table,))
+            else:
+                stager.refresh_idle_page_table(prepared, values.device_inputs)
         if samples_top_k:
             self._refresh_kpt(values, prepared)
 

@@ -17,6 +17,9 @@ class TracedDecode(TraceTarget):
 
     # Borrows the output of the trace that replayed last; a trace's own life does not depend on it.
     _latest_result: InvocationResult | None = None
+    # Most steps run the program of the step before. Whether its trace is still there, the replay asks itself.
+    _latest_signature: Any = None
+    _latest_program = -1
 
     def compile_decode(
         self,
@@ -90,12 +93,19 @@ class TracedDecode(TraceTarget):
             reset_sampling_state=reset_sampling_state,
         )
         signature = decode.program_signature(prepared)
-        program_id = traces.program_compiler.find(signature)
-        if program_id < 0 or not traces.is_captured(program_id):
-            raise self._miss("decode", decode, signature, decode.trace_signature(prepared))
+        if signature is self._latest_signature:
+            program_id = self._latest_program
+        else:
+            program_id = self._captured_program(prepared, signature)
         decode.ensure_trace_safe()
         decode.validate_submission(prepared)
-        refresh = _DecodeRefresh(decode, prepared)
+        began = False
+
+        def refresh(artifact: Any, decision: Any) -> None:
+            nonlocal began
+            began = True
+            decode.refresh_trace(artifact, prepared, decision)
+
         try:
             output = traces.replay_program(
                 program_id,
@@ -109,7 +119,7 @@ class TracedDecode(TraceTarget):
                 reload_sampling_params=prepared.reload_sampling_params,
             )
         except BaseException:
-            if refresh.entered:
+            if began:
                 decode.invalidate_after_failed_submission()
             raise
         decode.note_submitted(prepared)
@@ -117,24 +127,18 @@ class TracedDecode(TraceTarget):
             self._result(output, prepared.sampling_params is not None), read_from_device=read_from_device
         )
 
+    def _captured_program(self, prepared: Any, signature: Any) -> int:
+        """The id of the program of `signature`, or `TraceCoverageError` when it cannot be replayed."""
+        decode, traces = self.eager_executor.decode, self.trace_compiler
+        program_id = traces.program_compiler.find(signature)
+        if program_id < 0 or not traces.is_captured(program_id):
+            raise self._miss("decode", decode, signature, decode.trace_signature(prepared))
+        self._latest_signature, self._latest_program = signature, program_id
+        return program_id
+
     def _result(self, output: Any, is_tokens: bool) -> InvocationResult:
         """The result of a replay. Traces return one output object for life, so the latest result mostly fits."""
         result = self._latest_result
         if result is None or result.value is not output or result.is_tokens is not is_tokens:
             result = self._latest_result = InvocationResult(value=output, owned=None, is_tokens=is_tokens)
         return result
-
-
-class _DecodeRefresh:
-    """The refresh callback of one step, which remembers whether it was reached."""
-
-    __slots__ = ("_decode", "_prepared", "entered")
-
-    def __init__(self, decode: Any, prepared: Any) -> None:
-        self._decode = decode
-        self._prepared = prepared
-        self.entered = False
-
-    def __call__(self, artifact: Any, decision: Any) -> None:
-        self.entered = True
-        self._decode.refresh_trace(artifact, self._prepared, decision)

@@ -51,6 +51,8 @@ class TraceCompiler(TraceQueries):
         self._poisoned_by: str | None = None
         self._cleanup_failed = False
         self._program_cache: tuple[int, ...] | None = None
+        # Program, trace and artifact of the last replay: mostly they are those of the next one.
+        self._latest: tuple[int, int, TraceArtifact] | None = None
 
     @property
     def trace_active(self) -> bool:
@@ -156,16 +158,21 @@ class TraceCompiler(TraceQueries):
         """`replay` by program id. Once per decode step, so nothing here is looked up twice."""
         if self._state is not _ACTIVE or self._poisoned_by is not None:
             self._require_replayable()
-        core = self._core
-        trace_id = core.trace_of_program(program_id)
-        artifact = self._book.records[trace_id].artifact if trace_id >= 0 else None
-        if artifact is None or artifact.trace_released:
-            raise self._not_captured(program_id, trace_id)
+        core, latest = self._core, self._latest
+        if latest is not None and latest[0] == program_id:
+            _, trace_id, artifact = latest
+            switched = False
+        else:
+            trace_id = core.trace_of_program(program_id)
+            artifact = self._book.records[trace_id].artifact if trace_id >= 0 else None
+            if artifact is None or artifact.trace_released:
+                raise self._not_captured(program_id, trace_id)
+            switched = core.is_switch(trace_id)
         if artifact.context is not self._bound_context():
             raise self._foreign_context(artifact.context)
         decision = decide_refresh(
             artifact.refresh_policy,
-            switched=core.is_switch(trace_id),
+            switched=switched,
             reset_batch=reset_batch,
             device_feedback_enabled=device_feedback_enabled,
             feedback_compatible=feedback_compatible,
@@ -186,6 +193,8 @@ class TraceCompiler(TraceQueries):
             self._poisoned_by = repr(error)
             raise
         core.note_replay(trace_id)
+        if switched or latest is None or latest[0] != program_id:
+            self._latest = (program_id, trace_id, artifact)
         return artifact.outputs
 
     def cleanup(self) -> None:
@@ -199,6 +208,7 @@ class TraceCompiler(TraceQueries):
             return
         if self._state is _State.CAPTURING:
             raise RuntimeError("cannot clean up while a capture is running")
+        self._latest = None
         failures: list[BaseException] = []
         if self._book.holds_resources():
             failures = self._book.release_all(self._namespace, self.mesh_device)
