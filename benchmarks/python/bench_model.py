@@ -12,26 +12,11 @@ from typing import Any
 import numpy as np
 
 from llm_runtime.device import namespace_of
+from llm_runtime.seed_buffer import DeviceSeedBuffer
 
 VOCAB = 256
 ROWS = 32
 TOP_K = 32
-
-
-class Seeds:
-    """The sampler's seed buffer: uint32 `[rows]`, written in place as the floor does, without a look at the values."""
-
-    def __init__(self, mesh: Any, rows: int) -> None:
-        self._ns = namespace_of(mesh)
-        self.source = np.arange(1, rows + 1, dtype=np.uint32)
-        self._buffer = self._ns.to_device(self._ns.Tensor(self.source.copy(), self._ns.uint32), device=mesh)
-
-    def get_device_buffer(self) -> Any:
-        return self._buffer
-
-    def update(self, values: Any) -> None:
-        ns = self._ns
-        ns.copy_host_to_device_tensor(ns.Tensor(values, ns.uint32), self._buffer)
 
 
 class Sampler:
@@ -40,7 +25,7 @@ class Sampler:
     def __init__(self, mesh: Any) -> None:
         self._ns, self._mesh = namespace_of(mesh), mesh
         self.config = SimpleNamespace(
-            allow_force_argmax=True, max_top_k=TOP_K, max_batch_size=ROWS, seeds=Seeds(mesh, ROWS)
+            allow_force_argmax=True, max_top_k=TOP_K, max_batch_size=ROWS, seeds=DeviceSeedBuffer(mesh, ROWS)
         )
         ns = self._ns
         self._ids = ns.to_device(ns.Tensor(np.zeros((1, 1, 1, ROWS), np.int32), ns.int32), device=mesh)

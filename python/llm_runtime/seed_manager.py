@@ -42,6 +42,8 @@ class SeedManager:
 
     def __init__(self, seeds: SeedBuffer) -> None:
         self._buffer = seeds
+        # Buffers that can save something then have a method of their own.
+        self._update_idle = getattr(seeds, "update_idle", seeds.update)
 
     def create_state(self) -> SeedState:
         """A state without streams, one slot per sampler row."""
@@ -119,16 +121,26 @@ class SeedManager:
         for slot in changed:
             state.start(slot, _seed_of(seeds, slot))
 
-    def refresh(self, state: SeedState, active: Sequence[int], *, positions: Sequence[int] | None = None) -> None:
+    def refresh(
+        self,
+        state: SeedState,
+        active: Sequence[int],
+        *,
+        positions: Sequence[int] | None = None,
+        idle: bool = False,
+    ) -> None:
         """Draw for `positions[slot]` of each active slot and write the seed buffer; other rows get the defaults.
 
-        `None` means one behind each slot's last position. Drawing twice for one position changes nothing.
-        `RuntimeError` for a slot without a stream.
+        `None` means one behind each slot's last position. Drawing twice for one position changes nothing. `idle` says
+        that every earlier copy into the buffer is complete. `RuntimeError` for a slot without a stream.
         """
         buffer = self._buffer
         values = buffer.source.copy()
         state.draw(state.rows_of(active), None if positions is None else device_positions(positions), values)
-        buffer.update(values)
+        if idle:
+            self._update_idle(values)
+        else:
+            buffer.update(values)
 
     def apply_slot_remap(self, state: SeedState, slot_remap: Sequence[int]) -> None:
         """Move streams: slot i then holds what slot `slot_remap[i]` held; slots beyond its length stay.

@@ -21,6 +21,7 @@ from llm_runtime.output_reader import OutputReader
 from llm_runtime.prefill.config import PrefillRuntimeConfig
 from llm_runtime.prefill.runtime import PrefillRuntime
 from llm_runtime.program_compiler import ProgramCompiler
+from llm_runtime.seed_buffer import DeviceSeedBuffer
 from llm_runtime.trace_compiler import TraceCompiler
 
 VOCAB = 64
@@ -38,30 +39,30 @@ def expected_logits(token: int, position: int) -> np.ndarray[Any, Any]:
     return _table(VOCAB)[token] + _table(position + 1)[position]
 
 
-class TinySeeds:
-    """A mutable seed buffer ``[rows]`` that remembers every update that changed it."""
+class TinySeeds(DeviceSeedBuffer):
+    """A seed buffer ``[rows]`` that remembers every update that changed it."""
 
     def __init__(self, mesh: Any, rows: int) -> None:
-        self._ns, self._mesh = namespace_of(mesh), mesh
-        self.source = np.arange(1, rows + 1, dtype=np.uint32)
+        super().__init__(mesh, rows)
         self.updates: list[list[int]] = []
-        self._held: list[int] = self.source.tolist()
-        self.device = self._ns.to_device(self._ns.Tensor(self.source.copy(), self._ns.uint32), device=mesh)
+        self.load()
 
-    def get_device_buffer(self) -> Any:
-        return self.device
+    @property
+    def device(self) -> Any:
+        return self._buffer
 
-    def update(self, values: np.ndarray[Any, Any]) -> None:
-        if values.tolist() == self._held:
-            return
-        self._held = values.tolist()
-        self.updates.append(self._held)
-        self._ns.copy_host_to_device_tensor(self._ns.Tensor(values.copy(), self._ns.uint32), self.device)
+    @device.setter
+    def device(self, tensor: Any) -> None:
+        self._buffer = tensor
 
     def current(self) -> list[int]:
         """The seeds that lie on the device."""
         values: list[int] = self.device.cpu().to_numpy().tolist()
         return values
+
+    def _write(self, host: Any, content: bytes) -> None:
+        self.updates.append(np.frombuffer(content, np.uint32).tolist())
+        super()._write(host, content)
 
 
 class TinySampler:

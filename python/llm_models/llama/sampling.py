@@ -10,58 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from llm_models.llama.log_probs import sampled_log_probs
 from llm_models.llama.model_config import require_positive_int
 from llm_models.llama.weights import upload
 from llm_runtime.device import namespace_of
+from llm_runtime.seed_buffer import DeviceSeedBuffer
 from llm_runtime.tensor_resources import best_effort_deallocate_owned_tensors, raise_cleanup_failures
 
 SAMPLER_ROWS = 32
 MAX_TOP_K = 32
-
-
-class DeviceSeeds:
-    """One seed per sampler row on the device, uint32 [rows]. `source` holds the defaults, which loading uploads."""
-
-    def __init__(self, mesh_device: Any, rows: int) -> None:
-        self.source: npt.NDArray[np.uint32] = np.arange(1, rows + 1, dtype=np.uint32)
-        self._mesh = mesh_device
-        self._ns = namespace_of(mesh_device)
-        self._held = self.source
-        self._buffer: Any = None
-
-    def load(self) -> None:
-        """Make the device buffer and fill it with the defaults; does nothing when it is there."""
-        if self._buffer is None:
-            self._held = self.source
-            self._buffer = self._ns.to_device(self._host(self.source), device=self._mesh)
-
-    def update(self, values: npt.NDArray[np.uint32]) -> None:
-        """Write uint32 [rows] into the buffer in place, unless it holds them already."""
-        if np.array_equal(values, self._held):
-            return
-        self.load()
-        # Should the copy fail, nobody knows what the buffer holds; NaN-like zeros never equal real seeds.
-        self._held = np.zeros_like(self.source)
-        self._ns.copy_host_to_device_tensor(self._host(values), self._buffer)
-        self._held = values.copy()
-
-    def get_device_buffer(self) -> Any:
-        """The device tensor, the same until `release`."""
-        self.load()
-        return self._buffer
-
-    def release(self) -> None:
-        """Free the buffer; it can be loaded again. Idempotent."""
-        if self._buffer is not None:
-            self._ns.deallocate(self._buffer)
-            self._buffer = None
-            self._held = self.source
-
-    def _host(self, values: npt.NDArray[np.uint32]) -> Any:
-        return self._ns.Tensor(values, self._ns.uint32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +36,7 @@ class Sampling1DConfig:
     max_top_k: int = MAX_TOP_K
     allow_force_argmax: bool = True
     supports_log_probs: bool = False
-    seeds: DeviceSeeds = field(default=None)  # type: ignore[assignment]
+    seeds: DeviceSeedBuffer = field(default=None)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         require_positive_int("vocab_size", self.vocab_size)
@@ -87,7 +45,7 @@ class Sampling1DConfig:
         if not self.valid_vocab_size:
             object.__setattr__(self, "valid_vocab_size", self.vocab_size)
         if self.seeds is None:
-            object.__setattr__(self, "seeds", DeviceSeeds(self.mesh_device, self.max_batch_size))
+            object.__setattr__(self, "seeds", DeviceSeedBuffer(self.mesh_device, self.max_batch_size))
 
     def is_resolved(self) -> bool:
         """Always true: construction resolves every field."""

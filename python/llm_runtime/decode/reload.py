@@ -50,16 +50,13 @@ class ResidentDecode:
             return prepared.reload_inputs
         if prepared.reset_batch or not (prepared.device_feedback and self.feedback):
             return True
-        slots, signature = active_slots_of_step(prepared), prepared.program_signature
-        return (
-            (
-                slots is not self.active_slots
-                and slots != self.active_slots
-                and not set(slots) <= set(self.active_slots)
-            )
-            or (prepared.slot_remap is not None and moves_rows(prepared.slot_remap))
-            or (signature is not None and signature is not self.signature and signature != self.signature)
-        )
+        signature, slots = prepared.program_signature, active_slots_of_step(prepared)
+        # Steady steps carry the very objects of the step before.
+        if signature is not self.signature and signature is not None and signature != self.signature:
+            return True
+        if slots is not self.active_slots and not set(slots) <= set(self.active_slots):
+            return True
+        return prepared.slot_remap is not None and moves_rows(prepared.slot_remap)
 
     def lost_rows(self, prepared: PreparedDecode) -> bool:
         """Whether rows that the device would go on advancing are idle in an inferred step."""

@@ -87,7 +87,7 @@ class DecodeSamplingPreparer:
             plain
             and snapshot is not None
             and type(params) is snapshot.kind
-            and active_slots == snapshot.choice.active_slots
+            and (active_slots is snapshot.choice.active_slots or active_slots == snapshot.choice.active_slots)
             and snapshot.read_fields(params) == snapshot.values
         ):
             return snapshot.choice

@@ -98,7 +98,7 @@ class DecodeSamplingState:
         if prepared.reset_batch or self.manager is None:
             return
         active = active_slots_of_step(prepared)
-        if active == self._streams and sampling.slot_remap is None:
+        if (active is self._streams or active == self._streams) and sampling.slot_remap is None:
             return
         held = project_active(self.seed_state.active, sampling.slot_remap)
         missing = [slot for slot in active if not held[slot]]
@@ -155,12 +155,15 @@ class DecodeSamplingState:
         elif controller.static_identity(sampling) != state.static_identity:
             raise RuntimeError("the sampling identity differs from the resident one; command reload_sampling_params")
 
-    def refresh(self, prepared: PreparedDecode) -> None:
-        """Bring the state up to this step, exactly once per eager call or replay, before its inputs are copied."""
+    def refresh(self, prepared: PreparedDecode, *, idle: bool = False) -> None:
+        """Bring the state up to this step, exactly once per eager call or replay, before its inputs are copied.
+
+        `idle` says that every copy of earlier steps is complete.
+        """
         if prepared.reload_inputs is None:
-            self._refresh_inferred(prepared, reset_batch=prepared.reset_batch)
+            self._refresh_inferred(prepared, reset_batch=prepared.reset_batch, idle=idle)
         else:
-            self._refresh_commanded(prepared)
+            self._refresh_commanded(prepared, idle=idle and self._controller is None)
 
     def admit_for_compile(self, prepared: PreparedDecode) -> None:
         """Give a compile-only step the state of a fresh batch; :meth:`reset` has to follow."""
@@ -194,7 +197,7 @@ class DecodeSamplingState:
             self._state.static_identity = self._controller.static_identity(without_remap(sampling))
             self._state.active_mask = sampling.active_mask
 
-    def _refresh_inferred(self, prepared: PreparedDecode, *, reset_batch: bool) -> None:
+    def _refresh_inferred(self, prepared: PreparedDecode, *, reset_batch: bool, idle: bool = False) -> None:
         sampling = prepared.prepared_sampling
         manager, seed_state = self.manager, self.seed_state
         if sampling is None:
@@ -215,7 +218,7 @@ class DecodeSamplingState:
             synchronised = self._controller.synchronize_decode(self._state, sampling, reset_batch=reset_batch)
             self._controller.refresh_dynamic_inputs(self._state, synchronised, positions=prepared.start_pos)
         elif manager is not None:
-            self._refresh_streams(prepared, sampling, reset_batch=reset_batch)
+            self._refresh_streams(prepared, sampling, reset_batch=reset_batch, idle=idle)
 
     def _note_host_sampled(self) -> None:
         """Tell a controller that wants to know of a token that the device does not sample, and so cannot count."""
@@ -224,10 +227,11 @@ class DecodeSamplingState:
             note(self._state)
 
     def _refresh_streams(
-        self, prepared: PreparedDecode, sampling: PreparedSamplingParams, *, reset_batch: bool
+        self, prepared: PreparedDecode, sampling: PreparedSamplingParams, *, reset_batch: bool, idle: bool
     ) -> None:
         manager, seed_state, active = self.manager, self.seed_state, active_slots_of_step(prepared)
-        if reset_batch or sampling.slot_remap is not None or active != self._streams:
+        same = active is self._streams or active == self._streams
+        if reset_batch or sampling.slot_remap is not None or not same:
             self._streams = None
             if sampling.slot_remap is not None:
                 manager.apply_slot_remap(seed_state, sampling.slot_remap)
@@ -235,12 +239,12 @@ class DecodeSamplingState:
             self._streams = active
         if prepared.sampling_path == "topk":
             self._at_defaults = False
-            manager.refresh(seed_state, active, positions=prepared.start_pos)
+            manager.refresh(seed_state, active, positions=prepared.start_pos, idle=idle)
         elif not self._at_defaults:
             manager.restore_defaults(seed_state)
             self._at_defaults = True
 
-    def _refresh_commanded(self, prepared: PreparedDecode) -> None:
+    def _refresh_commanded(self, prepared: PreparedDecode, *, idle: bool) -> None:
         controller, manager, seed_state = self._controller, self.manager, self.seed_state
         self._streams, self._at_defaults = None, False
         remap, sampling = prepared.slot_remap, prepared.prepared_sampling
@@ -269,7 +273,10 @@ class DecodeSamplingState:
             manager.reload_request_seeds(seed_state, sampling.seeds, active)
         if prepared.sampling_path == "topk":
             positions = prepared.start_pos if prepared.reload_inputs else None
-            manager.refresh(seed_state, active, positions=positions)
+            if idle:
+                manager.refresh(seed_state, active, positions=positions, idle=True)
+            else:
+                manager.refresh(seed_state, active, positions=positions)
         elif reload_params or reset:
             manager.restore_defaults(seed_state)
 

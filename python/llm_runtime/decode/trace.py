@@ -91,10 +91,10 @@ class DecodeTraceLifecycle:
                 f"the compiled sampling path changed: the trace {'has no' if samples_top_k else 'owns'} K/P/T "
                 f"buffers, but the step takes the {prepared.sampling_path} path"
             )
-        state.refresh(prepared)
-        full = decision.full
         # Once every earlier step has been read its copies are done: they lay before its output in the queue.
-        if full and not self._leases.unprocessed:
+        idle, full = not self._leases.unprocessed, decision.full
+        state.refresh(prepared, idle=idle)
+        if full and idle:
             stager.refresh_idle(prepared, values.device_inputs)
         elif resident.host_takes_over(prepared):
             stager.copy(stager.host_inputs(prepared).values(), values.device_inputs.values())
@@ -102,10 +102,10 @@ class DecodeTraceLifecycle:
             # Positions are known to the host although tokens are not: another trace ran in between, or rows ended.
             stager.copy(stager.host_positions(prepared), values.device_inputs.values()[1:])
         elif decision.page_table:
-            if self._leases.unprocessed:
-                stager.copy((stager.host_page_table(prepared),), (values.device_inputs.page_table,))
-            else:
+            if idle:
                 stager.refresh_idle_page_table(prepared, values.device_inputs)
+            else:
+                stager.copy((stager.host_page_table(prepared),), (values.device_inputs.page_table,))
         if samples_top_k:
             self._refresh_kpt(values, prepared)
 

@@ -163,10 +163,7 @@ class TraceCompiler(TraceQueries):
             _, trace_id, artifact = latest
             switched = False
         else:
-            trace_id = core.trace_of_program(program_id)
-            artifact = self._book.records[trace_id].artifact if trace_id >= 0 else None
-            if artifact is None or artifact.trace_released:
-                raise self._not_captured(program_id, trace_id)
+            trace_id, artifact = self._captured(program_id)
             switched = core.is_switch(trace_id)
         if artifact.context is not self._bound_context():
             raise self._foreign_context(artifact.context)
@@ -193,7 +190,7 @@ class TraceCompiler(TraceQueries):
             self._poisoned_by = repr(error)
             raise
         core.note_replay(trace_id)
-        if switched or latest is None or latest[0] != program_id:
+        if latest is None or latest[0] != program_id:
             self._latest = (program_id, trace_id, artifact)
         return artifact.outputs
 
@@ -224,6 +221,13 @@ class TraceCompiler(TraceQueries):
             return  # an owner that tries every step of its teardown released the programs in between
         programs.set_trace_capture_in_progress(False)
         programs.set_trace_active(False)
+
+    def _captured(self, program_id: int) -> tuple[int, TraceArtifact]:
+        trace_id = self._core.trace_of_program(program_id)
+        artifact = self._book.records[trace_id].artifact if trace_id >= 0 else None
+        if artifact is None or artifact.trace_released:
+            raise self._not_captured(program_id, trace_id)
+        return trace_id, artifact
 
     def _not_captured(self, program_id: int, trace_id: int) -> RuntimeError:
         if trace_id < 0:

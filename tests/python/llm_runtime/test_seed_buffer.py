@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The seeds of the sampler's rows on the device: what they hold, when they are copied, and from which memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from llm_runtime.seed_buffer import DeviceSeedBuffer
+
+ROWS = 32
+
+
+def seeds_from(first: int) -> np.ndarray:
+    return np.arange(first, first + ROWS, dtype=np.uint32)
+
+
+def on_device(seeds: DeviceSeedBuffer) -> list[int]:
+    return seeds.get_device_buffer().cpu(blocking=True).to_numpy().tolist()
+
+
+def test_loading_uploads_the_defaults_into_one_tensor(mesh):
+    seeds = DeviceSeedBuffer(mesh, ROWS)
+    assert mesh.live_tensors() == []
+    buffer = seeds.get_device_buffer()
+    assert on_device(seeds) == seeds.source.tolist() == list(range(1, ROWS + 1))
+    seeds.load()
+    assert seeds.get_device_buffer() is buffer
+    assert len(mesh.live_tensors()) == 1
+
+
+@pytest.mark.parametrize("update", ["update", "update_idle"])
+def test_equal_seeds_are_copied_once_and_again_after_a_failure(mesh, update):
+    seeds = DeviceSeedBuffer(mesh, ROWS)
+    write = getattr(seeds, update)
+    write(seeds_from(7))
+    write(seeds_from(7))
+    assert mesh.counters.calls["copy_host_to_device_tensor"] == 1
+    mesh.faults.fail(op="copy_host_to_device_tensor", at=1)
+    with pytest.raises(Exception, match="copy_host_to_device_tensor"):
+        write(seeds_from(90))
+    write(seeds_from(7))
+    assert mesh.counters.calls["copy_host_to_device_tensor"] == 3
+    assert on_device(seeds) == seeds_from(7).tolist()
+
+
+def test_an_idle_update_keeps_no_hold_of_the_array_and_is_made_from_one_host_tensor(mesh):
+    seeds = DeviceSeedBuffer(mesh, ROWS)
+    values = seeds_from(40)
+    for first in (40, 80, 120):
+        values[:] = seeds_from(first)
+        seeds.update_idle(values)
+        values[:] = 0
+        assert on_device(seeds) == seeds_from(first).tolist()
+    assert len(mesh.live_tensors()) == 1
+
+
+def test_a_queued_update_survives_the_next_one(deferred_mesh):
+    seeds = DeviceSeedBuffer(deferred_mesh, ROWS)
+    reads = []
+    for first in (40, 80):
+        seeds.update(seeds_from(first))
+        reads.append(seeds.get_device_buffer().cpu(blocking=False))
+    on_device(seeds)
+    assert [read.to_numpy()[0] for read in reads] == [40, 80]
+
+
+def test_release_is_idempotent_and_the_buffer_can_be_loaded_again(mesh):
+    seeds = DeviceSeedBuffer(mesh, ROWS)
+    seeds.update_idle(seeds_from(5))
+    seeds.release()
+    seeds.release()
+    assert mesh.live_tensors() == []
+    assert on_device(seeds) == seeds.source.tolist()
+    seeds.update_idle(seeds_from(5))
+    assert on_device(seeds) == seeds_from(5).tolist()
