@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from llm_models.llama.feed_forward import LmHead, RmsNorm
 from llm_models.llama.model_config import TILE_ROWS
@@ -61,25 +62,51 @@ class LastTokenHead:
             ns.deallocate(made)
         return logits
 
-    def of_wave(self, hidden: Any, last_token_indices: Sequence[int], *, sequence_length: int) -> Any:
+    def of_wave(
+        self,
+        hidden: Any,
+        last_token_indices: Sequence[int],
+        *,
+        sequence_length: int,
+        bounds: tuple[Any, Any] | None = None,
+        row_index: Any = None,
+    ) -> Any:
         """Logits [1, 1, 32, vocabulary]; row r is token `last_token_indices[r]` of row r of folded [1, 1, B * S, dim].
 
-        Rows are gathered, so their numbers are exact and one program serves every position. `ValueError` when a
-        token is outside its row.
+        Rows are gathered, so their numbers are exact and one program serves every position. `row_index` (device
+        uint32 [1, 32]) says on the device which folded rows to gather, and nothing is uploaded. With `bounds` (device
+        start and end, uint32 [4]) rows come from that tile of folded rows, and `row_index` counts inside it. Both are
+        borrowed. `ValueError` before any device work when a token is outside its row, the index has another shape, or
+        bounds are given for tokens of several tiles: they cut out one.
         """
         for row, last in enumerate(last_token_indices):
             if not 0 <= last < sequence_length:
                 raise ValueError(f"row {row}: last token {last} is outside its {sequence_length} positions")
+        if row_index is not None and tuple(row_index.shape) != (1, TILE_ROWS):
+            raise ValueError(f"last_token_index of a wave must be [1, {TILE_ROWS}], got {list(row_index.shape)}")
+        folded = np.arange(len(last_token_indices)) * sequence_length + np.asarray(last_token_indices)
+        tiles = sorted({int(row) // TILE_ROWS for row in folded})
+        if bounds is not None and len(tiles) > 1:
+            raise ValueError(
+                f"last_token_slice is one tile of {TILE_ROWS} rows, the last tokens of the wave are in tiles {tiles}"
+            )
+        ns, source = self._ns, hidden
+        if bounds is not None:
+            source = ns.slice(hidden, *bounds, slice_dim=2, num_devices=hidden.shape[2] // TILE_ROWS)
+            folded = folded % TILE_ROWS
+        index = self._upload_index(folded) if row_index is None else row_index
+        rows = self._gather(source, index)
+        logits = self.logits(rows)
+        for made, borrowed in ((source, hidden), (index, row_index), (rows, None)):
+            if made is not borrowed:
+                ns.deallocate(made)
+        return logits
+
+    def _upload_index(self, rows: npt.NDArray[np.int64]) -> Any:
         ns = self._ns
         picked = np.zeros((1, TILE_ROWS), np.uint32)
-        count = len(last_token_indices)
-        picked[0, :count] = np.arange(count) * sequence_length + np.asarray(last_token_indices)
-        index = ns.to_device(ns.Tensor(picked, ns.uint32), device=self._mesh)
-        rows = self._gather(hidden, index)
-        ns.deallocate(index)
-        logits = self.logits(rows)
-        ns.deallocate(rows)
-        return logits
+        picked[0, : len(rows)] = rows
+        return ns.to_device(ns.Tensor(picked, ns.uint32), device=self._mesh)
 
     def _gather(self, hidden: Any, index: Any) -> Any:
         ns = self._ns

@@ -184,15 +184,29 @@ class LlamaModel:
         return self._last_token.of_tile(hidden, last_token_idx, bounds=last_token_slice, row_index=last_token_index)
 
     def post_process_batched_prefill_output(
-        self, hidden: Any, last_token_idx_list: Sequence[int], padded_batch: int, prefill_seq_len: int
+        self,
+        hidden: Any,
+        last_token_idx_list: Sequence[int],
+        padded_batch: int,
+        prefill_seq_len: int,
+        last_token_slice: tuple[Any, Any] | None = None,
+        last_token_index: Any = None,
     ) -> Any:
         """Logits [1, 1, 32, vocabulary] of a folded wave; row r is position `last_token_idx_list[r]` of row r.
 
-        The list has `padded_batch` entries (0 for padding rows), else `ValueError`.
+        The list has `padded_batch` entries (0 for padding rows), else `ValueError`. `last_token_index` (uint32
+        [1, 32], the folded rows) says the same on the device, and no list is uploaded; `last_token_slice` (device
+        bounds of a tile of folded rows) makes it count inside that tile. See `LastTokenHead.of_wave`.
         """
         if len(last_token_idx_list) != padded_batch:
             raise ValueError(f"{len(last_token_idx_list)} last tokens for a wave of {padded_batch} rows")
-        return self._last_token.of_wave(hidden, last_token_idx_list, sequence_length=prefill_seq_len)
+        return self._last_token.of_wave(
+            hidden,
+            last_token_idx_list,
+            sequence_length=prefill_seq_len,
+            bounds=last_token_slice,
+            row_index=last_token_index,
+        )
 
     def embed_decode(self, tokens: Any) -> Any:
         """Rows [1, 1, batch, dim] for uint32 [1, 1, 1, 32]; what lies behind the batch is padding of the tile."""

@@ -75,6 +75,18 @@ def test_prefill_forward_parameters() -> None:
     assert defaults == {**expected, "user_id": 0, "get_last_token": -1, "batch_size": 1}
 
 
+@pytest.mark.covers("MDC-03")
+def test_post_process_parameters() -> None:
+    single = inspect.signature(LlamaModel.post_process_prefill_output).parameters
+    assert list(single)[1:] == ["hidden", "last_token_idx", "last_token_slice", "last_token_index"]
+    batched = inspect.signature(LlamaModel.post_process_batched_prefill_output).parameters
+    wave = ["last_token_idx_list", "padded_batch", "prefill_seq_len"]
+    assert list(batched)[1:] == ["hidden", *wave, "last_token_slice", "last_token_index"]
+    for parameters in (single, batched):
+        defaults = {name: value.default for name, value in parameters.items() if value.default is not value.empty}
+        assert defaults == {"last_token_slice": None, "last_token_index": None}
+
+
 @pytest.mark.covers("MDC-04")
 def test_required_operations_are_there(model: LlamaModel) -> None:
     for name in (
