@@ -15,6 +15,7 @@ from llm_models.llama.memory import DeviceMemory, device_memory, require_memory
 from llm_models.llama.model import LlamaModel
 from llm_models.llama.runtime_config import LlamaRuntimeConfig
 from llm_models.llama.sampling_state import SamplingStateController1D
+from llm_models.llama.tile_end_warmup import TileEndWarmup
 from llm_runtime.config import PagedKVCacheConfig, TraceConfig, TraceMode, WarmupConfig, fit_paged_kv_num_blocks
 from llm_runtime.device import namespace_of
 from llm_runtime.prefill.config_checks import check_alignment
@@ -133,7 +134,13 @@ class Llama:
         )
         executor = None
         try:
-            executor = ModelExecutor(model, options.runtime_config, config, **_sampling_state(model, options))
+            executor = ModelExecutor(
+                model,
+                options.runtime_config,
+                config,
+                prefill_warmup=TileEndWarmup(),
+                **_sampling_state(model, options),
+            )
             return cls(model, executor, executor.allocate_kv_cache())
         except BaseException as primary:
             attach_cleanup_failures(primary, _release(executor, model))

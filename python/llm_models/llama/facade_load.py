@@ -14,6 +14,7 @@ from llm_models.llama.facade_options import GenerationConfig
 from llm_models.llama.model import LlamaModel
 from llm_models.llama.model_config import require_positive_int
 from llm_models.llama.runtime_config import LlamaRuntimeConfig
+from llm_models.llama.tile_end_warmup import TileEndWarmup
 from llm_models.tokenizer import Tokenizer
 from llm_runtime.config import PagedKVCacheConfig, TraceConfig, WarmupConfig, fit_paged_kv_num_blocks
 from llm_runtime.device import namespace_of
@@ -69,7 +70,9 @@ def load(
     executor = None
     try:
         runtime_config = LlamaRuntimeConfig(max_seq_len=max_seq_len)
-        executor = ModelExecutor(model, runtime_config, policy, owner_name=product.__name__)
+        executor = ModelExecutor(
+            model, runtime_config, policy, owner_name=product.__name__, prefill_warmup=TileEndWarmup()
+        )
         return product(
             model,
             runtime_config=runtime_config,

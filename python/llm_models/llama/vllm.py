@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from llm_models.checkpoints import LlamaCheckpoint, load_checkpoint
 from llm_models.llama.model import LlamaModel
+from llm_models.llama.tile_end_warmup import TileEndWarmup
 from llm_models.llama.vllm_build import load_lanes
 from llm_models.llama.vllm_config import LlamaGeneratorConfig
 from llm_models.vllm_lanes import LateVLLMGenerator
@@ -22,7 +23,8 @@ __all__ = ["LlamaForCausalLM"]
 class LlamaForCausalLM(LateVLLMGenerator):
     """Llama for a vLLM server: made by `initialize_vllm_model`, ready after `allocate_kv_cache` and warmup.
 
-    A family that is a Llama but for its model sets `model_type` and overrides `load_checkpoint`.
+    A family that is a Llama but for its model sets `model_type` and overrides `load_checkpoint`, and
+    `executor_options` when its executor is made differently.
     """
 
     model_type: ClassVar[type[LlamaModel]] = LlamaModel
@@ -62,12 +64,22 @@ class LlamaForCausalLM(LateVLLMGenerator):
             trace_mode=trace_mode,
             device_sampling_enabled=device_sampling_enabled,
         )
-        return cls(*load_lanes(config, model_type=cls.model_type, load=cls.load_checkpoint))
+        return cls(
+            *load_lanes(
+                config, model_type=cls.model_type, load=cls.load_checkpoint, executor_options=cls.executor_options
+            )
+        )
 
     @staticmethod
     def load_checkpoint(path: Path) -> LlamaCheckpoint:
         """Open the checkpoint at `path`."""
         return load_checkpoint(path)
+
+    @classmethod
+    def executor_options(cls, model: LlamaModel) -> dict[str, Any]:
+        """What the executor of `model` gets beside its policy; a family with another warmup overrides it."""
+        del model
+        return {"prefill_warmup": TileEndWarmup()}
 
     @classmethod
     def get_max_tokens_all_users(

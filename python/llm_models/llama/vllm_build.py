@@ -29,9 +29,11 @@ def load_lanes(
     *,
     model_type: type[LlamaModel] = LlamaModel,
     load: Callable[[Path], LlamaCheckpoint] = load_checkpoint,
+    executor_options: Callable[[LlamaModel], dict[str, Any]] = lambda _model: {},
 ) -> tuple[PendingLanes, VLLMAdapter]:
     """Load one model (`model_type`, from what `load` opens) per lane and describe them to an adapter.
 
+    `executor_options` says what the executor of a model gets beside its policy.
     The KV geometry is provisional: blocks of 32 tokens, room for one whole sequence and a block per row. When a lane
     cannot be loaded those before it are released, with their failures attached to the primary error.
     """
@@ -42,7 +44,7 @@ def load_lanes(
         max_seq_len=config.max_seq_len,
         block_size=PROVISIONAL_BLOCK_SIZE,
     )
-    lanes = PendingLanes([], mesh_device=config.mesh_device, build_executor=_executor_builder(config))
+    lanes = PendingLanes([], mesh_device=config.mesh_device, build_executor=_executor_builder(config, executor_options))
     try:
         for mesh in lane_meshes(config.mesh_device, config.tt_data_parallel):
             model = model_type.from_checkpoint(
@@ -97,7 +99,7 @@ def _adapter_config(config: LlamaGeneratorConfig, model: LlamaModel, blocks: int
     )
 
 
-def _executor_builder(config: LlamaGeneratorConfig) -> Any:
+def _executor_builder(config: LlamaGeneratorConfig, options: Callable[[LlamaModel], dict[str, Any]]) -> Any:
     def build(model: LlamaModel, paged_kv_cache: PagedKVCacheConfig) -> ModelExecutor:
         # Servers mix greedy and stochastic rows in one step, so decode needs its top-k programs from the start.
         policy = ModelExecutorConfig(
@@ -106,6 +108,6 @@ def _executor_builder(config: LlamaGeneratorConfig) -> Any:
             paged_kv_cache=paged_kv_cache,
             device_sampling_enabled=config.device_sampling_enabled,
         )
-        return ModelExecutor(model, model.model_args, policy, owner_name=type(model).__name__)
+        return ModelExecutor(model, model.model_args, policy, owner_name=type(model).__name__, **options(model))
 
     return build
