@@ -17,6 +17,9 @@ FloatArray = npt.NDArray[np.float32]
 LAYER_BIASES = ("bq", "bk", "bv")
 """Canonical names of the biases that families with biased query, key and value projections have in each layer."""
 
+LAYER_HEAD_NORMS = ("q_norm", "k_norm")
+"""Canonical names of the norms over each query and key head of families that have them in each layer."""
+
 LAYER_WEIGHTS = ("attention_norm", "wq", "wk", "wv", "wo", "mlp_norm", "w_gate", "w_up", "w_down")
 """Canonical names of one layer's weights, used as `layers.<index>.<name>`."""
 
@@ -55,10 +58,11 @@ class LlamaCheckpoint:
     def tensor(self, name: str) -> FloatArray:
         """The weight `name` as float32, C-contiguous.
 
-        Matrices are [output width, input width]; the rows of `wq` and `wk` (and of the biases `bq` and `bk`) come in
-        rotary pairs (2i, 2i+1) inside each head. Names: `token_embedding`, `layers.<index>.<name>` with a name of
-        LAYER_WEIGHTS or, where the family has them, LAYER_BIASES, `final_norm`, `lm_head` (the token embedding when
-        they are tied). `CheckpointError` for an unknown or missing weight, or a wrong shape.
+        Matrices are [output width, input width]; the rows of `wq` and `wk` (and of the biases `bq` and `bk`, and of
+        the head norms) come in rotary pairs (2i, 2i+1) inside each head. Names: `token_embedding`,
+        `layers.<index>.<name>` with a name of LAYER_WEIGHTS or, where the family has them, LAYER_BIASES or
+        LAYER_HEAD_NORMS, `final_norm`, `lm_head` (the token embedding when they are tied). `CheckpointError` for an
+        unknown or missing weight, or a wrong shape.
         """
         if name == "lm_head" and self.config.tied_embeddings:
             name = "token_embedding"
@@ -88,6 +92,8 @@ def weight_shape(config: LlamaConfig, name: str) -> tuple[int, ...]:
         "bq": (query_width,),
         "bk": (kv_width,),
         "bv": (kv_width,),
+        "q_norm": (config.head_dim,),
+        "k_norm": (config.head_dim,),
         "mlp_norm": (config.dim,),
         "w_gate": (config.ffn_dim, config.dim),
         "w_up": (config.ffn_dim, config.dim),

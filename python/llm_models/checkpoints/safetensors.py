@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from llm_models.checkpoints.checkpoint import (
     LAYER_BIASES,
+    LAYER_HEAD_NORMS,
     CheckpointError,
     FloatArray,
     LlamaCheckpoint,
@@ -27,6 +29,8 @@ _LAYER_NAMES = {
     "wk": "self_attn.k_proj",
     "wv": "self_attn.v_proj",
     "wo": "self_attn.o_proj",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
     "mlp_norm": "post_attention_layernorm",
     "w_gate": "mlp.gate_proj",
     "w_up": "mlp.up_proj",
@@ -37,7 +41,7 @@ _GLOBAL_NAMES = {"token_embedding": "model.embed_tokens", "final_norm": "model.n
 
 
 def load_safetensors(
-    folder: str | Path, *, model_type: str = "llama", attention_biases: bool = False
+    folder: str | Path, *, model_type: str = "llama", attention_biases: bool = False, head_norms: bool = False
 ) -> LlamaCheckpoint:
     """Open a folder with `config.json` and `*.safetensors` (one file, or shards with their index).
 
@@ -46,7 +50,7 @@ def load_safetensors(
     architecture, rotary scaling or a tensor type is not supported, or a weight is missing.
 
     Families that are a Llama but for small changes name their `model_type`; with `attention_biases` the query, key and
-    value projections must have biases.
+    value projections must have biases, with `head_norms` each layer norms over the heads of queries and keys.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -54,7 +58,7 @@ def load_safetensors(
     settings = _read_json(folder / "config.json")
     config = _config(folder, settings, model_type)
     weights = _Weights(folder, config)
-    weights.require_all(biases=attention_biases)
+    weights.require_all((LAYER_BIASES if attention_biases else ()) + (LAYER_HEAD_NORMS if head_norms else ()))
     generation = folder / "generation_config.json"
     special = {**settings, **(_read_json(generation) if generation.is_file() else {})}
     tokenizer_settings = folder / "tokenizer_config.json"
@@ -83,10 +87,9 @@ class _Weights:
             for name, entry in header.items():
                 self._entries[name] = (data, entry)
 
-    def require_all(self, *, biases: bool) -> None:
-        """Refuse missing weights and unsupported tensor types before anything is read."""
-        layers = range(self._config.n_layers if biases else 0)
-        extra = [f"layers.{index}.{name}" for index in layers for name in LAYER_BIASES]
+    def require_all(self, of_layers: Sequence[str]) -> None:
+        """Refuse missing weights, those of the family in each layer too, and unsupported tensor types."""
+        extra = [f"layers.{index}.{name}" for index in range(self._config.n_layers) for name in of_layers]
         for name in (*weight_names(self._config), *extra):
             file_name = _file_name(name)
             if file_name not in self._entries:
@@ -106,7 +109,7 @@ class _Weights:
         array: FloatArray = values.reshape(entry["shape"]).astype(np.float32)
         if name.endswith((".wq", ".wk")) and array.ndim == 2:
             return pair_rows(array, self._config.head_dim)
-        if name.endswith((".bq", ".bk")):
+        if name.endswith((".bq", ".bk", ".q_norm", ".k_norm")):
             return pair_rows(array.reshape(-1, 1), self._config.head_dim).reshape(-1)
         return array
 

@@ -45,6 +45,7 @@ class Attention:
             memory_config=ns.L1_HEIGHT_SHARDED_MEMORY_CONFIG,
         )
         ns.deallocate(qkv)
+        q, k = self._before_rotation(q, k)
         q = self._rotate(q, rot_mats, self._rope.decode_transform, is_decode_mode=True)
         k = self._rotate(k, rot_mats, self._rope.decode_transform, is_decode_mode=True)
         for cache, new in ((keys, k), (values, v)):
@@ -91,6 +92,7 @@ class Attention:
             memory_config=ns.DRAM_MEMORY_CONFIG,
         )
         ns.deallocate(qkv)
+        q, k = self._before_rotation(q, k)
         q = self._rotate(q, rot_mats, self._rope.prefill_transform, is_decode_mode=False)
         k = self._rotate(k, rot_mats, self._rope.prefill_transform, is_decode_mode=False)
         k, v = self._to_cache_type(k), self._to_cache_type(v)
@@ -120,6 +122,13 @@ class Attention:
         result = self._project(joined, self._wo)
         self._ns.deallocate(joined)
         return result
+
+    def _before_rotation(self, q: Any, k: Any) -> tuple[Any, Any]:
+        """Queries and keys (consumed) as the rotation takes them; a family that does more to them overrides this.
+
+        [batch, heads, sequence, head_dim] in prefill, [1, batch, heads, head_dim] on height shards in decode.
+        """
+        return q, k
 
     def _rotate(self, x: Any, rot_mats: Sequence[Any], transform: Any, *, is_decode_mode: bool) -> Any:
         cos, sin = rot_mats

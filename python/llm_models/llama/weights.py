@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_models.checkpoints import LlamaCheckpoint
+from llm_models.llama.config import LlamaConfig
 from llm_models.llama.model_config import TILE_ROWS
 from llm_models.llama.weight_cache import WeightCache
 from llm_runtime.device import namespace_of
@@ -50,6 +51,11 @@ class DeviceWeights:
         self._cache = cache
         self._tensors: list[Any] = []
         self._released: set[int] = set()
+
+    @property
+    def architecture(self) -> LlamaConfig:
+        """What the checkpoint says about itself."""
+        return self._checkpoint.config
 
     def matrix(self, *names: str) -> Any:
         """[1, 1, input, outputs] in tiles: the named weights side by side, transposed for `x @ w`."""
