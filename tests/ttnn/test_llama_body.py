@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from llm_models.llama.model import LlamaModel
+from llm_models.qwen3.model import Qwen3Model
 from support.llama import tiny_checkpoint, tiny_config
 
 # The extension, because a folder named ttnn on the path would pass for the package.
@@ -25,17 +27,22 @@ pytestmark = pytest.mark.skipif(
 )
 
 BLOCK = 32
+HEAD_NORMS = ("q_norm", "k_norm")
 NUM_BLOCKS = 128
 
 
 class MockLane:
     """A two-layer Llama with its KV cache on the mock device."""
 
-    def __init__(self, mesh: Any, config: dict[str, Any], *, batch: int, dtype: Any) -> None:
+    def __init__(
+        self, mesh: Any, config: dict[str, Any], *, batch: int, dtype: Any, model_type: type[LlamaModel] = LlamaModel
+    ) -> None:
         self.mesh, self.batch = mesh, batch
         self.config = tiny_config(**config)
-        self.model = LlamaModel.from_checkpoint(
-            tiny_checkpoint(self.config),
+        checkpoint = tiny_checkpoint(self.config)
+        head_norm = np.ones(self.config.head_dim, np.float32)
+        self.model = model_type.from_checkpoint(
+            replace(checkpoint, read=lambda name: head_norm if name[-6:] in HEAD_NORMS else checkpoint.read(name)),
             mesh,
             max_batch_size=batch,
             max_seq_len=1024,
@@ -93,8 +100,11 @@ def mesh() -> Iterator[Any]:
 
 SMOLLM2 = {"n_heads": 9, "n_kv_heads": 3, "head_dim": 64, "dim": 576}
 LLAMA_1B = {"n_heads": 32, "n_kv_heads": 8, "head_dim": 64, "dim": 2048}
-CASES = {
+QWEN3_06B = {"n_heads": 16, "n_kv_heads": 8, "head_dim": 128, "dim": 1024}
+CASES: dict[str, Any] = {
     "tiny_2_rows": ({}, 2, "bfloat16"),
+    "qwen3_0.6b_2_rows": (QWEN3_06B, 2, "bfloat16", Qwen3Model),
+    "qwen3_0.6b_32_rows_block_format": (QWEN3_06B, 32, "bfloat8_b", Qwen3Model),
     "smollm2_1_row": (SMOLLM2, 1, "bfloat16"),
     "smollm2_8_rows": (SMOLLM2, 8, "bfloat16"),
     "llama_1b_32_rows_block_format": (LLAMA_1B, 32, "bfloat8_b"),
@@ -103,8 +113,14 @@ CASES = {
 
 @pytest.fixture(scope="module", params=sorted(CASES))
 def lane(mesh: Any, request: pytest.FixtureRequest) -> Iterator[MockLane]:
-    config, batch, dtype = CASES[request.param]
-    lane = MockLane(mesh, {"vocab_size": 1024, **config}, batch=batch, dtype=getattr(ttnn, dtype))
+    config, batch, dtype, *model_type = CASES[request.param]
+    lane = MockLane(
+        mesh,
+        {"vocab_size": 1024, **config},
+        batch=batch,
+        dtype=getattr(ttnn, dtype),
+        model_type=model_type[0] if model_type else LlamaModel,
+    )
     yield lane
     lane.model.set_kv_cache(None)
     lane.model.release()
@@ -149,10 +165,18 @@ def test_chunk_forms(lane: MockLane) -> None:
 
 @pytest.mark.parametrize("rows", [2, 32])
 def test_waves(lane: MockLane, rows: int) -> None:
-    hidden = lane.prefill(rows, 128)
+    model, hidden = lane.model, lane.prefill(rows, 128)
     assert tuple(hidden.shape) == (1, 1, rows * 128, lane.config.dim)
-    logits = lane.model.post_process_batched_prefill_output(hidden, [5] * rows, rows, 128)
+    logits = model.post_process_batched_prefill_output(hidden, [5] * rows, rows, 128)
     assert tuple(logits.shape) == (1, 1, 32, 1024)
+    index = lane.upload(np.zeros((1, 32)), ttnn.uint32)
+    for last, options in (([5] * rows, {}), ([37], {"last_token_slice": bounds(lane)})):
+        length = rows * 128 // len(last)
+        given = model.post_process_batched_prefill_output(
+            hidden, last, len(last), length, last_token_index=index, **options
+        )
+        assert tuple(given.shape) == (1, 1, 32, 1024)
+    assert hidden.is_allocated() and index.is_allocated()
 
 
 def test_decode_samplers_and_feedback(lane: MockLane) -> None:
