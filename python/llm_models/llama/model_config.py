@@ -54,7 +54,10 @@ class ModuleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaModelConfig:
-    """What the runtime reads about a model. Lengths are in tokens; `mesh_device` is borrowed."""
+    """What the runtime reads about a model. Lengths are in tokens; `mesh_device` is borrowed.
+
+    These are facts for any number of devices; whether a model's body runs on so many is for its construction to say.
+    """
 
     mesh_device: Any
     num_devices: int
@@ -68,12 +71,23 @@ class LlamaModelConfig:
     def __post_init__(self) -> None:
         for name in ("num_devices", "max_batch_size", "max_seq_len", "dim", "n_layers", "vocab_size"):
             require_positive_int(name, getattr(self, name))
-        if self.num_devices != 1:
-            raise ValueError(f"this model runs on one device, the mesh has {self.num_devices}")
         if self.max_batch_size > MAX_BATCH_SIZE:
             raise ValueError(f"max_batch_size {self.max_batch_size} is above {MAX_BATCH_SIZE}")
         if len(self.block_configs) != self.n_layers:
             raise ValueError(f"{len(self.block_configs)} block configs for {self.n_layers} layers")
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Columns of the output head over all devices: the vocabulary in whole tiles on each of them."""
+        step = TILE_ROWS * self.num_devices
+        return -(-self.vocab_size // step) * step
+
+
+def local_kv_heads(n_kv_heads: int, num_devices: int) -> int:
+    """KV heads that one device holds; `ValueError` naming both numbers when they do not divide."""
+    if n_kv_heads % num_devices:
+        raise ValueError(f"n_kv_heads {n_kv_heads} does not divide over {num_devices} devices")
+    return n_kv_heads // num_devices
 
 
 def require_positive_int(name: str, value: Any) -> None:

@@ -19,6 +19,7 @@ from llm_models.llama.model_config import (
     LlamaModelConfig,
     ModuleConfig,
     PagedAttentionConfig,
+    local_kv_heads,
     require_positive_int,
 )
 from llm_models.llama.rope import RopeConfig, RopeSetup, rope_table_len
@@ -83,7 +84,10 @@ class ModelSizes:
 
 
 def model_config(architecture: LlamaConfig, mesh_device: Any, sizes: ModelSizes) -> LlamaModelConfig:
-    """The runtime-facing configuration; `ValueError` names a size that the device or the checkpoint cannot have."""
+    """The runtime-facing configuration; `ValueError` names a size that the mesh or the checkpoint cannot have.
+
+    Each device of the mesh holds an equal part of the KV heads.
+    """
     require_positive_int("n_layers", sizes.n_layers)
     if sizes.n_layers > architecture.n_layers:
         raise ValueError(f"n_layers {sizes.n_layers} is above the checkpoint's {architecture.n_layers}")
@@ -100,12 +104,13 @@ def model_config(architecture: LlamaConfig, mesh_device: Any, sizes: ModelSizes)
     require_positive_int("max_num_blocks", sizes.max_num_blocks)
     geometry = PagedAttentionConfig(block_size=sizes.block_size, max_num_blocks=sizes.max_num_blocks)
     rows, columns = mesh_device.shape
+    local_heads = local_kv_heads(architecture.n_kv_heads, rows * columns)
     blocks = [
         BlockConfig(
             attention_config=AttentionConfig(
                 n_heads=architecture.n_heads,
                 n_kv_heads=architecture.n_kv_heads,
-                n_local_kv_heads=architecture.n_kv_heads,
+                n_local_kv_heads=local_heads,
                 head_dim=architecture.head_dim,
                 max_batch_size=sizes.max_batch_size,
                 kv_cache_dtype=sizes.kv_cache_dtype,
@@ -140,8 +145,11 @@ def build_parts(
     """Upload the weights and make the modules; a failure frees what was uploaded, its own failures attached.
 
     Converted weights are kept in, and taken from, files below `cache_path`. `log_probs` is the sampler's. `kind` is
-    the attention of families that differ from Llama there.
+    the attention of families that differ from Llama there. The modules run on one device: `ValueError` for a mesh of
+    several, before anything is uploaded.
     """
+    if config.num_devices != 1:
+        raise ValueError(f"this model runs on one device, the mesh has {config.num_devices}")
     kind = kind or AttentionKind()
     total = WEIGHTS_OUTSIDE_LAYERS + (WEIGHTS_PER_LAYER + kind.extra_weights) * config.n_layers
     cache = None

@@ -11,6 +11,8 @@ from llm_runtime._core import max_prefill_chunk_size, padded_prefill_length, val
 
 DEFAULT_PREFILL_CHUNK_SIZE = 2048
 SMALLEST_CHUNK_SIZE = 128
+#: From this chunk cap on, a prefill behind cached tokens is not traced.
+UNCACHED_TRACE_CHUNK_SIZE = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,5 +51,10 @@ class LlamaRuntimeConfig:
         return tuple(sorted(lengths))
 
     def can_enable_trace(self, prefill_seq_len: int, num_cached_tokens: int = 0) -> bool:
-        """Whether a prefill call of this padded length can be traced; the cached offset does not matter."""
+        """Whether a prefill call of this padded length, behind so many cached tokens, can be traced.
+
+        Cached tokens matter for chunk caps of 4096 and more only, which refuse any.
+        """
+        if num_cached_tokens > 0 and self.max_prefill_chunk_size >= UNCACHED_TRACE_CHUNK_SIZE:
+            return False
         return prefill_seq_len in self.trace_prefill_supported_seq_lens

@@ -11,6 +11,7 @@ from llm_models.checkpoints import LlamaCheckpoint, load_checkpoint
 from llm_models.executor import ModelExecutor, ModelExecutorConfig
 from llm_models.hub import find_checkpoint
 from llm_models.llama.model import LlamaModel
+from llm_models.llama.model_config import LlamaModelConfig
 from llm_models.llama.runtime_config import LlamaRuntimeConfig
 from llm_models.llama.vllm_config import LlamaGeneratorConfig
 from llm_models.vllm_lanes import PendingLanes
@@ -19,7 +20,7 @@ from llm_runtime.device import namespace_of
 from llm_runtime.tensor_resources import attach_cleanup_failures
 from llm_runtime.vllm_adapter import VLLMAdapter, VLLMAdapterConfig
 
-__all__ = ["load_lanes"]
+__all__ = ["adapter_config", "load_lanes"]
 
 PROVISIONAL_BLOCK_SIZE = 32
 
@@ -59,7 +60,7 @@ def load_lanes(
             )
             lanes.models.append(model)
             model.model_args = LlamaRuntimeConfig(max_seq_len=config.max_seq_len)
-        return lanes, VLLMAdapter(_adapter_config(config, lanes.models[0], blocks))
+        return lanes, VLLMAdapter(adapter_config(config, lanes.models[0].config, blocks))
     except BaseException as primary:
         try:
             lanes.release()
@@ -85,8 +86,10 @@ def lane_meshes(mesh_device: Any, lanes: int) -> list[Any]:
     return meshes
 
 
-def _adapter_config(config: LlamaGeneratorConfig, model: LlamaModel, blocks: int) -> VLLMAdapterConfig:
-    attentions = [block.attention_config for block in model.config.block_configs]
+def adapter_config(config: LlamaGeneratorConfig, model: LlamaModelConfig, blocks: int) -> VLLMAdapterConfig:
+    """What a server's cache must look like: per device the heads of one lane, in at most `blocks` blocks until it says
+    how many there are."""
+    attentions = [block.attention_config for block in model.block_configs]
     return VLLMAdapterConfig.resolve(
         trace=TraceConfig(config.trace_mode),
         paged_kv_cache=PagedKVCacheConfig(

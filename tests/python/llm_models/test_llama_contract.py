@@ -211,13 +211,6 @@ def test_shapes_that_do_not_fill_tiles_are_refused(mesh: ttnn_twin.MeshDevice) -
         LlamaModel.from_checkpoint(checkpoint, mesh, **SIZES)
 
 
-def test_several_devices_are_refused() -> None:
-    mesh = ttnn_twin.open_mesh_device(ttnn_twin.MeshShape(1, 2))
-    with pytest.raises(ValueError, match="one device, the mesh has 2"):
-        LlamaModel.from_checkpoint(tiny_checkpoint(), mesh, **SIZES)
-    ttnn_twin.close_mesh_device(mesh)
-
-
 def test_progress_counts_every_upload(mesh: ttnn_twin.MeshDevice) -> None:
     seen: list[tuple[int, int]] = []
     LlamaModel.from_checkpoint(

@@ -5,14 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ttnn_twin
+from llm_models.executor import ModelExecutor, ModelExecutorConfig
+from llm_models.llama.parts import ModelSizes, model_config
+from llm_models.llama.runtime_config import LlamaRuntimeConfig
 from llm_models.qwen3.vllm import Qwen3ForCausalLM, capture_prime_lengths
+from llm_runtime.config import PagedKVCacheConfig, TraceConfig, WarmupConfig
 from llm_runtime.prefill.sampling_helpers import SamplingParams
+from support.llama import tiny_config
 from support.qwen3 import load_llm, write_qwen3
 
 
@@ -98,3 +104,38 @@ def test_a_second_warmup_adds_nothing(folder: Path, mesh: Any, traced: bool) -> 
     assert executor.program_compiler.compiled_programs == programs
     assert mesh.counters.compiles == compiles
     llm.cleanup()
+
+
+@pytest.mark.covers("INT-26")
+@pytest.mark.parametrize(
+    ("columns", "max_seq_len", "primed"), [(8, 1024, (128, 1024)), (8, 128, (128,)), (4, 1024, ()), (1, 1024, ())]
+)
+def test_executors_prime_the_waves_of_their_mesh(columns: int, max_seq_len: int, primed: tuple[int, ...]) -> None:
+    mesh = ttnn_twin.open_mesh_device(ttnn_twin.MeshShape(1, columns))
+    sizes = ModelSizes(
+        max_batch_size=2,
+        max_seq_len=max_seq_len,
+        block_size=32,
+        max_num_blocks=64,
+        n_layers=2,
+        dtype=ttnn_twin.bfloat16,
+        kv_cache_dtype=ttnn_twin.bfloat16,
+    )
+    # What an executor is built on before its first call: no body of several devices is needed for that.
+    model: Any = SimpleNamespace(
+        config=model_config(tiny_config(n_heads=8, n_kv_heads=8), mesh, sizes),
+        vocab_size=256,
+        sampling=None,
+        iter_executor_named_modules=lambda: iter(()),
+        model_args=LlamaRuntimeConfig(max_seq_len=max_seq_len),
+    )
+    policy = ModelExecutorConfig(
+        TraceConfig("all"),
+        WarmupConfig(),
+        PagedKVCacheConfig(block_size=32, max_num_blocks=64, dtype=ttnn_twin.bfloat16),
+        False,
+    )
+    executor = ModelExecutor(model, model.model_args, policy, **Qwen3ForCausalLM.executor_options(model))
+    assert executor.prefill_runtime.config.trace_capture_prime_sequence_lengths == primed
+    executor.cleanup()
+    ttnn_twin.close_mesh_device(mesh)
