@@ -141,10 +141,10 @@ void bind_decode_tables(nb::module_& m) {
             return self.prepare(start_pos, page_table,
                                 TableCommands{device_feedback, reload_inputs, reload_page_table});
           },
-          nb::kw_only(), nb::arg("start_pos"), nb::arg("page_table"),
-          nb::arg("device_feedback"), nb::arg("reload_inputs").none(), nb::arg("reload_page_table"),
+          nb::arg("start_pos"), nb::arg("page_table"), nb::arg("device_feedback"),
+          nb::arg("reload_inputs").none(), nb::arg("reload_page_table"),
           nb::sig(
-              "def prepare(self, *, "
+              "def prepare(self, "
               "start_pos: numpy.typing.NDArray[numpy.int32] | numpy.typing.NDArray[numpy.int64], "
               "page_table: numpy.typing.NDArray[numpy.int32] | numpy.typing.NDArray[numpy.int64], "
               "device_feedback: bool, reload_inputs: bool | None, reload_page_table: bool) -> "

@@ -513,7 +513,7 @@ class DecodeTables:
         Installs another layout; a change forgets the cached and the submitted table.
         """
 
-    def prepare(self, *, start_pos: numpy.typing.NDArray[numpy.int32] | numpy.typing.NDArray[numpy.int64], page_table: numpy.typing.NDArray[numpy.int32] | numpy.typing.NDArray[numpy.int64], device_feedback: bool, reload_inputs: bool | None, reload_page_table: bool) -> DecodeBatch:
+    def prepare(self, start_pos: numpy.typing.NDArray[numpy.int32] | numpy.typing.NDArray[numpy.int64], page_table: numpy.typing.NDArray[numpy.int32] | numpy.typing.NDArray[numpy.int64], device_feedback: bool, reload_inputs: bool | None, reload_page_table: bool) -> DecodeBatch:
         """
         Checks one step and normalises its table: start_pos int32|int64 [B], page_table int32|int64 [B, any]. ValueError for sizes, a position beyond the capacity or the table, a block id beyond int32; RuntimeError when nothing was submitted that could be reused.
         """

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+#: `torch.Tensor` once one has been seen. Looking it up costs as much as half a view.
+_torch_tensor: Any = None
+
 
 def host_array(value: Any, *, name: str) -> np.ndarray[Any, Any]:
     """View `value` as a NumPy array of the same shape and dtype, without copying.
@@ -17,6 +20,12 @@ def host_array(value: Any, *, name: str) -> np.ndarray[Any, Any]:
     DLPack or the buffer protocol. Anything else, also a list and a torch tensor that NumPy cannot view
     (another device, bfloat16), is a `TypeError` naming the argument.
     """
+    if type(value) is _torch_tensor and value.is_cpu:
+        try:
+            view: np.ndarray[Any, Any] = value.numpy()
+            return view
+        except (RuntimeError, TypeError):
+            pass  # below is said why, or autograd is told to look away
     if isinstance(value, np.ndarray):
         return value
     if _is_torch_tensor(value):
@@ -42,18 +51,21 @@ def result_like(reference: Any) -> Callable[[np.ndarray[Any, Any]], Any]:
 
 
 def _is_torch_tensor(value: Any) -> bool:
+    global _torch_tensor
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    if torch is None or not isinstance(value, torch.Tensor):
+        return False
+    _torch_tensor = torch.Tensor
+    return True
 
 
 def _torch_view(tensor: Any, *, name: str) -> np.ndarray[Any, Any]:
+    """The view of a tensor that does not give one at the first asking, or why there is none."""
     if tensor.device.type != "cpu":
         raise TypeError(f"{name} must be a CPU tensor, got a torch tensor on {tensor.device}")
     try:
-        view: np.ndarray[Any, Any] = tensor.numpy()
-    except RuntimeError:
-        # A tensor that autograd follows; every other one is spared the extra object.
-        view = tensor.detach().numpy()
+        # Autograd may follow it.
+        view: np.ndarray[Any, Any] = tensor.detach().numpy()
     except TypeError as error:
         raise TypeError(f"{name}: NumPy has no view of a torch tensor of dtype {tensor.dtype}") from error
     return view

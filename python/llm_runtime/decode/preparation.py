@@ -107,21 +107,19 @@ class DecodePreparer:
         if slot_remap is not None:
             slot_remap = self._normalise_remap(slot_remap)
         feedback = sampled and self._feedback_capable
-        batch = None
-        if type(start_pos) is np.ndarray and type(page_table) is np.ndarray:
-            try:  # noqa: SIM105 - a suppressing context costs more than the call
-                batch = self._prepare_tables(
-                    start_pos=start_pos,
-                    page_table=page_table,
-                    device_feedback=feedback,
-                    reload_inputs=reload_inputs,
-                    reload_page_table=reload_page_table,
-                )
-            except (TypeError, ValueError):
-                # Perhaps another dtype or memory order than the core takes: convert below, or hear the same error.
-                pass
-        if batch is None:
-            batch = self._convert_and_prepare(start_pos, page_table, feedback, reload_inputs, reload_page_table)
+        positions = start_pos if type(start_pos) is np.ndarray else host_array(start_pos, name="start_pos")
+        table = page_table if type(page_table) is np.ndarray else host_array(page_table, name="page_table")
+        try:
+            batch = self._prepare_tables(positions, table, feedback, reload_inputs, reload_page_table)
+        except (TypeError, ValueError):
+            # Perhaps another dtype or memory order than the core takes: convert them, or hear the same error.
+            batch = self._prepare_tables(
+                _index_array(positions, name="start_pos", rank=1),
+                _index_array(table, name="page_table", rank=2),
+                feedback,
+                reload_inputs,
+                reload_page_table,
+            )
         rows, path, signature = None, "logits", self._sampling.logits_signature
         if sampled:
             choice = self.resident.sampling
@@ -224,27 +222,6 @@ class DecodePreparer:
         check_shapes(tokens, start_pos, page_table, lane_capacity=self._config.lane_capacity)
         if sampled and not self._samples_on_device:
             raise ValueError("sampling_params were given, but device sampling is disabled for this runtime")
-
-    def _convert_and_prepare(
-        self, start_pos: Any, page_table: Any, feedback: bool, reload_inputs: bool | None, reload_page_table: bool
-    ) -> DecodeBatch:
-        try:
-            return self._prepare_tables(
-                start_pos=host_array(start_pos, name="start_pos"),
-                page_table=host_array(page_table, name="page_table"),
-                device_feedback=feedback,
-                reload_inputs=reload_inputs,
-                reload_page_table=reload_page_table,
-            )
-        except (TypeError, ValueError):
-            pass
-        return self._prepare_tables(
-            start_pos=_index_array(start_pos, name="start_pos", rank=1),
-            page_table=_index_array(page_table, name="page_table", rank=2),
-            device_feedback=feedback,
-            reload_inputs=reload_inputs,
-            reload_page_table=reload_page_table,
-        )
 
 
 def check_shapes(tokens: Any, start_pos: Any, page_table: Any, *, lane_capacity: int) -> None:

@@ -13,13 +13,17 @@ from llm_runtime.host_arrays import host_array, result_like
 
 
 class FakeTorchTensor:
-    """The five members of a torch tensor that a conversion touches."""
+    """The six members of a torch tensor that a conversion touches."""
 
     def __init__(self, values, *, device="cpu", viewable=True):
         self.values = values
         self.device = types.SimpleNamespace(type=device)
         self.dtype = "torch.int64" if viewable else "torch.bfloat16"
         self.viewable = viewable
+
+    @property
+    def is_cpu(self):
+        return self.device.type == "cpu"
 
     def detach(self):
         return self
@@ -96,3 +100,17 @@ def test_torch_tensors_that_numpy_cannot_view_are_refused(torch):
         host_array(FakeTorchTensor(np.arange(3), device="cuda"), name="tokens")
     with pytest.raises(TypeError, match=r"tokens: NumPy has no view .*bfloat16"):
         host_array(FakeTorchTensor(np.arange(3), viewable=False), name="tokens")
+
+
+@pytest.mark.torch
+def test_real_torch_tensors_are_viewed_or_refused():
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(4)
+    for _ in range(2):  # the second time the class is known
+        assert host_array(tensor, name="tokens").ctypes.data == tensor.data_ptr()
+        followed = torch.ones(3, requires_grad=True)
+        assert host_array(followed, name="logits").ctypes.data == followed.data_ptr()
+        with pytest.raises(TypeError, match="tokens must be a CPU tensor, got a torch tensor on meta"):
+            host_array(torch.empty(3, device="meta"), name="tokens")
+        with pytest.raises(TypeError, match=r"tokens: NumPy has no view .*bfloat16"):
+            host_array(torch.ones(3, dtype=torch.bfloat16), name="tokens")
