@@ -56,9 +56,7 @@ def measure_all(device: str, *, effort: Effort, only: str = "", steps: int = STE
         report: dict[str, Any] = {
             "device": device,
             "machine": machine(),
-            "paths": {
-                path.name: measure(path, device=device, effort=effort) for path in all_paths(lanes) if only in path.name
-            },
+            "paths": measure([path for path in all_paths(lanes) if only in path.name], device=device, effort=effort),
         }
         if not only:
             report["loops"] = loop_figures(lane, effort)

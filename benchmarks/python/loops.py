@@ -20,14 +20,14 @@ LOOPS = ("steady decode, blocking", "steady decode, two steps in flight", "prefi
 def loop_figures(lane: BenchLane, effort: Effort) -> dict[str, dict[str, float]]:
     """Microseconds and calls a second of each of `LOOPS`; `lane` has captured what they replay."""
     call = {**mixed_prompts(), "sampling_params": greedy_params()}
-    loops: dict[str, Callable[[], Any] | None] = {
+    loops: dict[str, Callable[[], Any]] = {
         LOOPS[0]: inferred_step(lane),
         LOOPS[1]: _two_in_flight(lane),
         LOOPS[2]: lambda: lane.traced.prefill_forward(**call),
     }
     figures = {}
     for name, loop in loops.items():
-        us = median_us({name: loop}, effort)[name] or 0.0
+        us = median_us(loop, effort)
         figures[name] = {"us": us, "per_second": 1e6 / us if us else 0.0}
         lane.decode.drain_external_outputs()
     return figures
@@ -44,10 +44,10 @@ def first_call_figures(lane: BenchLane) -> dict[str, float]:
 def profiling_figures(lane: BenchLane, effort: Effort) -> dict[str, float]:
     """A steady step before any profile, while one records, and after it: what a profile costs on and off."""
     step = inferred_step(lane)
-    before = median_us({"step": step}, effort)["step"] or 0.0
+    before = median_us(step, effort)
     with profile():
-        on = median_us({"step": step}, effort)["step"] or 0.0
-    after = median_us({"step": step}, effort)["step"] or 0.0
+        on = median_us(step, effort)
+    after = median_us(step, effort)
     return {"before_us": before, "on_us": on, "after_us": after}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from paths import Path
 from llm_runtime.prefill.sampling_params import SamplingParams
 
 _CALLS = 64
+#: Outputs that wait to be processed, one after the other.
+_QUEUED = 20
 
 
 def prepare_paths(lane: BenchLane, torch: Any = None) -> list[Path]:
@@ -27,21 +30,25 @@ def prepare_paths(lane: BenchLane, torch: Any = None) -> list[Path]:
 
 def step_paths(lane: BenchLane) -> list[Path]:
     """Whole traced steps with a blocking read; `lane` has captured its decode traces."""
+    reset, resident = partial(_reset, lane), partial(_reload, lane)
     return [
         Path(
             name="decode step: top-k, feedback, inferred refresh",
             call=inferred_step(lane),
+            enter=reset,
             floor=_by_hand(lane, sampling_params=top_k_params(), seeds=True),
             budget_us=20.0,
         ),
         Path(
             name="decode step: the same, a row enters a block",
             call=inferred_step(lane, spread=True),
+            enter=reset,
             floor=_by_hand(lane, sampling_params=top_k_params(), seeds=True, table=True),
         ),
         Path(
             name="decode step: reload contract, resident inputs",
             call=resident_step(lane),
+            enter=resident,
             floor=_by_hand(lane, sampling_params=top_k_params(), seeds=True),
             budget_us=10.0,
         ),
@@ -66,12 +73,13 @@ def output_path(lane: BenchLane) -> Path:
         ns.event_synchronize(read[1][0])
         return read[0][0].to_numpy()
 
-    def retired() -> Any:
+    def retired() -> list[Any]:
         decode.drain_external_outputs()
-        return queued()
+        return [queued() for _ in range(_QUEUED)]
 
     return Path(
         name="decode output: 32 tokens",
+        enter=partial(_reset, lane),
         setup=retired,
         call=lambda read: decode.process_decode_output_host(read[0], is_tokens=True),
         floor=by_hand,
@@ -81,18 +89,15 @@ def output_path(lane: BenchLane) -> Path:
 
 def inferred_step(lane: BenchLane, *, spread: bool = False, **options: Any) -> Callable[[], Any]:
     """A steady step with an inferred refresh: positions advance; the page table too with `spread`, nothing else."""
-    forward, params = lane.traced.decode_forward, top_k_params()
-    calls = _moving_calls(spread=spread)
-    lane.decode.drain_external_outputs()
-    forward(**next(calls), sampling_params=params, reset_batch=True)
+    _reset(lane)
+    forward, params, calls = lane.traced.decode_forward, top_k_params(), _moving_calls(spread=spread)
     return lambda: forward(**next(calls), sampling_params=params, **options)
 
 
 def resident_step(lane: BenchLane, **options: Any) -> Callable[[], Any]:
     """A steady step of the reload contract: nothing is reloaded, positions on the host are stale."""
+    _reload(lane)
     forward, params, call = lane.traced.decode_forward, top_k_params(), decode_call()
-    lane.decode.drain_external_outputs()
-    forward(**call, sampling_params=params, reload_inputs=True, reload_sampling_params=True, reset_sampling_state=True)
     return lambda: forward(**call, sampling_params=params, reload_inputs=False, **options)
 
 
@@ -107,9 +112,6 @@ def _prepare_paths(lane: BenchLane, name: str, factor: float, convert: Any) -> l
     call = decode_call(convert=convert)
     resident = top_k_params()
     fresh = _fresh_params()
-    lane.traced.decode_forward(
-        **call, sampling_params=resident, reload_inputs=True, reload_sampling_params=True, reset_sampling_state=True
-    )
     return [
         Path(name=f"{name}: logits", call=lambda: prepare(**call), budget_us=4.0 * factor),
         Path(
@@ -120,9 +122,23 @@ def _prepare_paths(lane: BenchLane, name: str, factor: float, convert: Any) -> l
         Path(
             name=f"{name}: resident parameters",
             call=lambda: prepare(**call, sampling_params=resident, reload_inputs=False),
+            enter=partial(_reload, lane),
             budget_us=2.0 * factor,
         ),
     ]
+
+
+def _reset(lane: BenchLane) -> None:
+    """Begin a batch with everything from the host, as inferred steps do."""
+    lane.decode.drain_external_outputs()
+    lane.traced.decode_forward(**next(_moving_calls()), sampling_params=top_k_params(), reset_batch=True)
+
+
+def _reload(lane: BenchLane) -> None:
+    """Begin a batch under the reload contract."""
+    lane.decode.drain_external_outputs()
+    commands = {"reload_inputs": True, "reload_sampling_params": True, "reset_sampling_state": True}
+    lane.traced.decode_forward(**decode_call(), sampling_params=top_k_params(), **commands)
 
 
 def _fresh_params() -> Iterator[SamplingParams]:

@@ -35,7 +35,7 @@ def _plan_us(effort: Effort, *, rows: int, width: int) -> float:
         "max_actual_page_table_width": width,
         "canonical_page_table_width": width,
     }
-    return median_us({"plan": lambda: _plan_prefill_requests(**call)}, effort)["plan"] or 0.0
+    return median_us(lambda: _plan_prefill_requests(**call), effort)
 
 
 def _lookup_us(effort: Effort, programs: int) -> float:
@@ -45,7 +45,7 @@ def _lookup_us(effort: Effort, programs: int) -> float:
     for width in range(1, programs + 1):
         compiler.compile(_signature(width), lambda _context: LOGITS)
     wanted = _signature((programs + 1) // 2)
-    return median_us({"find": lambda: compiler.find(wanted)}, effort)["find"] or 0.0
+    return median_us(lambda: compiler.find(wanted), effort)
 
 
 def _signature(width: int) -> PrefillProgramSignature:

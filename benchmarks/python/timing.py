@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times short calls on a noisy machine: medians of many short batches, a path and its floor in turn."""
+"""Times short calls on a noisy machine: medians of many short batches, which different calls take in turn."""
 
 from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -28,35 +28,46 @@ class Effort:
 
 FULL = Effort(batches=41, batch_us=2000.0)
 #: ttnn's mock device answers some thousand reads and then waits for ever.
-MOCK = Effort(batches=21, batch_us=150.0)
+MOCK = Effort(batches=21, batch_us=300.0)
 QUICK = Effort(batches=5, batch_us=200.0)
 
 
-def median_us(calls: dict[str, Call | None], effort: Effort) -> dict[str, float | None]:
-    """Median microseconds per call of each entry (`None` stays `None`).
-
-    The entries take turns batch by batch, so that a slow phase of the machine meets all of them.
+class Sampler:
+    """Batches of one call, taken one by one; `enter` runs before each. With `setup` a batch is one call for each of the
+    values that it returns.
     """
-    counts = {name: _batch_size(call, effort) for name, call in calls.items() if call is not None}
-    samples: dict[str, list[float]] = {name: [] for name in counts}
-    with _no_garbage_collection():
+
+    def __init__(self, call: Call, effort: Effort, *, enter: Call | None = None, setup: Call | None = None) -> None:
+        self._call, self._enter, self._setup, self._clock = call, enter, setup, effort.clock
+        self._samples: list[float] = []
+        if enter is not None:
+            enter()
+        self._count = 0 if setup is not None else _batch_size(call, effort)
+
+    def take(self) -> None:
+        """Time one batch. The call before it is not timed: it finds the caches as others left them."""
+        if self._enter is not None:
+            self._enter()
+        if self._setup is not None:
+            first, *values = self._setup()
+            self._call(first)
+            self._samples.append(_timed_each_ns(self._call, values, self._clock) / len(values) / 1000.0)
+        else:
+            self._call()
+            self._samples.append(_timed_ns(self._call, self._count, self._clock) / self._count / 1000.0)
+
+    def median_us(self) -> float:
+        """Microseconds of a call."""
+        return statistics.median(self._samples)
+
+
+def median_us(call: Call, effort: Effort) -> float:
+    """Median microseconds of a call over the batches of `effort`."""
+    sampler = Sampler(call, effort)
+    with no_garbage_collection():
         for _ in range(effort.batches):
-            for name, count in counts.items():
-                samples[name].append(_timed_ns(calls[name], count, effort.clock) / count / 1000.0)
-    return {name: statistics.median(samples[name]) if name in samples else None for name in calls}
-
-
-def median_after_setup_us(setup: Call, call: Callable[[Any], Any], effort: Effort) -> float:
-    """Median microseconds of `call(setup())`, of which only `call` is timed."""
-    clock = statistics.median(_clock_ns() for _ in range(1001))
-    samples: list[float] = []
-    with _no_garbage_collection():
-        for _ in range(effort.batches * 20):
-            value = setup()
-            start = perf_counter_ns()
-            call(value)
-            samples.append(perf_counter_ns() - start)
-    return max(0.0, statistics.median(samples) - clock) / 1000.0
+            sampler.take()
+    return sampler.median_us()
 
 
 def once_us(call: Call) -> float:
@@ -77,13 +88,16 @@ def _timed_ns(call: Any, count: int, clock: Callable[[], int] = perf_counter_ns)
     return clock() - start
 
 
-def _clock_ns() -> int:
-    start = perf_counter_ns()
-    return perf_counter_ns() - start
+def _timed_each_ns(call: Any, values: Sequence[Any], clock: Callable[[], int]) -> int:
+    start = clock()
+    for value in values:
+        call(value)
+    return clock() - start
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
+    """Collect once and then not before the end: a collection empties the free lists that short calls live on."""
     gc.collect()
     gc.disable()
     try:

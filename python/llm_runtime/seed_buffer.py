@@ -29,8 +29,7 @@ class DeviceSeedBuffer:
         self._buffer: Any = None
         # What the buffer holds, or None while nobody knows.
         self._held: bytes | None = None
-        self._slot: HostSlot | None = None
-        self._slot_tried = False
+        self._slots: dict[int, HostSlot | None] = {}
 
     def load(self) -> None:
         """Make the device buffer and fill it with the defaults; does nothing when it is there."""
@@ -53,16 +52,17 @@ class DeviceSeedBuffer:
         if content != self._held:
             self._write(self._ns.Tensor(values, self._ns.uint32), content)
 
-    def update_idle(self, values: Seeds) -> None:
-        """As `update`, through one host tensor that is written again, so that `values` may change at once.
+    def update_staged(self, values: Seeds, staging_set: int) -> None:
+        """As `update`, through the host tensor of a staging set, so that `values` may change at once.
 
-        Only for a caller that knows every earlier copy of `update_idle` to be complete.
+        Only for a caller that knows no queued copy to read this set's tensor any more.
         """
-        if not self._slot_tried:
-            self._slot, self._slot_tried = host_slot(self._ns, values.shape, np.uint32, self._ns.uint32), True
-        slot, content = self._slot, values.tobytes()
+        content = values.tobytes()
         if content == self._held:
             return
+        if staging_set not in self._slots:
+            self._slots[staging_set] = host_slot(self._ns, values.shape, np.uint32, self._ns.uint32)
+        slot = self._slots[staging_set]
         if slot is None:
             self._write(self._ns.Tensor(values.copy(), self._ns.uint32), content)
         else:

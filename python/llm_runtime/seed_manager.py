@@ -42,8 +42,8 @@ class SeedManager:
 
     def __init__(self, seeds: SeedBuffer) -> None:
         self._buffer = seeds
-        # Buffers that can save something then have a method of their own.
-        self._update_idle = getattr(seeds, "update_idle", seeds.update)
+        # Of buffers that can write host tensors again.
+        self._update_staged = getattr(seeds, "update_staged", None)
 
     def create_state(self) -> SeedState:
         """A state without streams, one slot per sampler row."""
@@ -127,20 +127,22 @@ class SeedManager:
         active: Sequence[int],
         *,
         positions: Sequence[int] | None = None,
-        idle: bool = False,
+        staging_set: int = -1,
     ) -> None:
         """Draw for `positions[slot]` of each active slot and write the seed buffer; other rows get the defaults.
 
-        `None` means one behind each slot's last position. Drawing twice for one position changes nothing. `idle` says
-        that every earlier copy into the buffer is complete. `RuntimeError` for a slot without a stream.
+        `None` means one behind each slot's last position. Drawing twice for one position changes nothing. The host
+        tensors of `staging_set` are free to be written again; -1 stands for none. `RuntimeError` for a slot without a
+        stream.
         """
         buffer = self._buffer
         values = buffer.source.copy()
-        state.draw(state.rows_of(active), None if positions is None else device_positions(positions), values)
-        if idle:
-            self._update_idle(values)
-        else:
+        rows = state._member_rows if active is state._members else state.rows_of(active)
+        state.draw(rows, None if positions is None else device_positions(positions), values)
+        if staging_set < 0 or self._update_staged is None:
             buffer.update(values)
+        else:
+            self._update_staged(values, staging_set)
 
     def apply_slot_remap(self, state: SeedState, slot_remap: Sequence[int]) -> None:
         """Move streams: slot i then holds what slot `slot_remap[i]` held; slots beyond its length stay.

@@ -41,9 +41,9 @@ def device_index_array(value: Any, *, name: str) -> np.ndarray[Any, Any]:
 class DecodeInputStager:
     """Builds host tensors for a prepared step and moves them to the device.
 
-    Every call builds fresh host tensors, because a queued copy may read its source after the call returned; only
-    :meth:`refresh_idle` and :meth:`refresh_idle_page_table` write the same ones again. ``release`` frees or retains
-    what a failed allocation leaves behind.
+    Every call builds fresh host tensors, because a queued copy may read its source after the call returned; only the
+    methods that take the number of a staging set (see :class:`StagingTurns`) write the same ones again. ``release``
+    frees or retains what a failed allocation leaves behind.
     """
 
     def __init__(self, config: DecodeRuntimeConfig, *, release: Release) -> None:
@@ -52,8 +52,7 @@ class DecodeInputStager:
         self._lane_capacity = config.lane_capacity
         self._release = release
         self._checked: tuple[PreparedDecode, tuple[Any, Any, Any]] | None = None
-        self._slots: tuple[HostSlot, ...] | None = None
-        self._slots_tried = False
+        self._sets: dict[int, tuple[HostSlot, ...] | None] = {}
 
     def host_inputs(self, prepared: PreparedDecode) -> DecodeHostInputs:
         """Host tensors: tokens uint32 ``[1,1,1,32]`` zero padded, positions int32 ``[B]``, rotary uint32 ``[1,32]``
@@ -69,13 +68,9 @@ class DecodeInputStager:
             tensor(prepared.page_table.copy(), namespace.int32),
         )
 
-    def refresh_idle(self, prepared: PreparedDecode, inputs: DecodeDeviceInputs) -> None:
-        """Copy all inputs of a step into existing ones, through host tensors that are written again.
-
-        Only for a caller that knows every earlier copy of :meth:`refresh_idle` to be complete, as when everything
-        enqueued after it has been read.
-        """
-        slots = self._idle_slots(prepared)
+    def refresh_all(self, prepared: PreparedDecode, inputs: DecodeDeviceInputs, staging_set: int) -> None:
+        """Copy all inputs of a step into existing ones, through the host tensors of a staging set (-1: new ones)."""
+        slots = self._slots_of(staging_set, prepared)
         if slots is None:
             self.copy(self.host_inputs(prepared).values(), inputs.values())
             return
@@ -83,9 +78,9 @@ class DecodeInputStager:
             np.copyto(slot.elements, values)
         self.copy([slot.tensor for slot in slots], inputs.values())
 
-    def refresh_idle_page_table(self, prepared: PreparedDecode, inputs: DecodeDeviceInputs) -> None:
-        """As :meth:`refresh_idle`, for the page table alone."""
-        slots = self._idle_slots(prepared)
+    def refresh_page_table(self, prepared: PreparedDecode, inputs: DecodeDeviceInputs, staging_set: int) -> None:
+        """As :meth:`refresh_all`, for the page table alone."""
+        slots = self._slots_of(staging_set, prepared)
         if slots is None:
             table = self.host_page_table(prepared)
         else:
@@ -93,11 +88,13 @@ class DecodeInputStager:
             table = slots[3].tensor
         self._namespace.copy_host_to_device_tensor(table, inputs.page_table)
 
-    def _idle_slots(self, prepared: PreparedDecode) -> tuple[HostSlot, ...] | None:
-        if not self._slots_tried:
+    def _slots_of(self, staging_set: int, prepared: PreparedDecode) -> tuple[HostSlot, ...] | None:
+        if staging_set < 0:
+            return None
+        if staging_set not in self._sets:
             # At the first refresh, because the table's width is final by then.
-            self._slots, self._slots_tried = self._make_slots(prepared.page_table.shape), True
-        return self._slots
+            self._sets[staging_set] = self._make_slots(prepared.page_table.shape)
+        return self._sets[staging_set]
 
     def _make_slots(self, table: tuple[int, ...]) -> tuple[HostSlot, ...] | None:
         ns = self._namespace

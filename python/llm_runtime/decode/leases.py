@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from llm_runtime.decode.staging_turns import StagingTurns
 from llm_runtime.device import namespace_of
 from llm_runtime.output_reader import OutputReader, PendingRead
 from llm_runtime.tensor_resources import best_effort_deallocate_owned_tensors, raise_cleanup_failures
@@ -23,7 +24,7 @@ class DecodeOutputLease:
     """One un-read output. ``owned_values`` (None for a trace's output) is freed with the raw value on release.
 
     ``raw_value`` is borrowed when nothing is owned. ``result_like`` turns the NumPy result into the kind of
-    array that the step's tokens were. Follows chapter 20, section 3.4.
+    array that the step's tokens were; ``step`` is its number in the lane. Follows chapter 20, section 3.4.
     """
 
     raw_value: Any
@@ -33,6 +34,7 @@ class DecodeOutputLease:
     released: bool = False
     deallocated_tensor_ids: set[int] = field(default_factory=set)
     result_like: Callable[[Any], Any] | None = None
+    step: int = 0
     # Two threads may retire one lease: a processing thread and a drain.
     _guard: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -40,12 +42,13 @@ class DecodeOutputLease:
 class LeaseBook:
     """Finds leases by the identity of a raw value or of a host value, and releases each exactly once.
 
-    The reader is borrowed. A lock guards the two maps only, never a wait; looking up a value that another
-    thread is retiring is safe.
+    The reader and the count of steps are borrowed. A lock guards the two maps only, never a wait; looking up a value
+    that another thread is retiring is safe.
     """
 
-    def __init__(self, output_reader: OutputReader) -> None:
+    def __init__(self, output_reader: OutputReader, turns: StagingTurns) -> None:
         self._reader = output_reader
+        self._turns = turns
         self._lock = threading.Lock()
         self._by_raw: dict[int, DecodeOutputLease] = {}
         self._by_host: dict[int, DecodeOutputLease] = {}
@@ -55,7 +58,7 @@ class LeaseBook:
 
     def open(self, raw_value: Any, owned: Any, result_like: Callable[[Any], Any]) -> DecodeOutputLease:
         """Take over ``owned`` until the output has been read; RuntimeError while ``raw_value`` is still un-read."""
-        lease = DecodeOutputLease(raw_value, owned, result_like=result_like)
+        lease = DecodeOutputLease(raw_value, owned, result_like=result_like, step=self._turns.submitted)
         with self._lock:
             if self._by_raw.setdefault(id(raw_value), lease) is not lease:
                 raise RuntimeError("this decode output is already leased; read it before consuming it again")
@@ -94,6 +97,7 @@ class LeaseBook:
                 return
             if lease.pending is not None:
                 self._reader.complete(lease.pending)
+            self._turns.note_read(lease.step)
             if lease.owned_values is not None:
                 failures = best_effort_deallocate_owned_tensors(
                     (lease.raw_value, lease.owned_values), lease.deallocated_tensor_ids

@@ -13,6 +13,7 @@ from llm_runtime.decode.config import DecodeRuntimeConfig
 from llm_runtime.decode.health import DecodeHealth
 from llm_runtime.decode.leases import LeaseBook
 from llm_runtime.decode.outputs import normalise_log_probs, normalise_logits, normalise_tokens, split_output
+from llm_runtime.decode.staging_turns import StagingTurns
 from llm_runtime.decode.values import InvocationResult
 from llm_runtime.host_arrays import result_like
 from llm_runtime.tensor_resources import attach_cleanup_failures, raise_cleanup_failures
@@ -29,7 +30,7 @@ class DecodeReadout:
     another thread than stepping.
     """
 
-    def __init__(self, config: DecodeRuntimeConfig, *, health: DecodeHealth) -> None:
+    def __init__(self, config: DecodeRuntimeConfig, *, health: DecodeHealth, turns: StagingTurns) -> None:
         self._reader = config.output_reader
         self._lane_capacity = config.lane_capacity
         self._vocab_size = config.vocab_size
@@ -37,7 +38,8 @@ class DecodeReadout:
         self._health = health
         self._kind: type | None = None
         self._result_like: ResultLike = result_like(None)
-        self.leases = LeaseBook(config.output_reader)
+        self._turns = turns
+        self.leases = LeaseBook(config.output_reader, turns)
 
     def note_kind(self, tokens: Any) -> None:
         """Remember the array kind of the step whose result is consumed next."""
@@ -52,11 +54,13 @@ class DecodeReadout:
         A failed read, normalisation or release invalidates the runtime; owned tensors are released or
         retained first.
         """
+        turns = self._turns
         if not read_from_device:
             self.leases.open(result.value, result.owned, self._result_like)
             return result.value
         try:
             host = self._reader.read(result.value, blocking=True)
+            turns.read = turns.submitted
             output = self._normalise(host, is_tokens=result.is_tokens, like=self._result_like)
         except BaseException as error:
             self._health.invalidate()

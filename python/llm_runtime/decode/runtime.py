@@ -17,6 +17,7 @@ from llm_runtime.decode.inputs import DecodeInputStager
 from llm_runtime.decode.invocation import DecodeInvoker
 from llm_runtime.decode.preparation import DecodePreparer
 from llm_runtime.decode.readout import DecodeReadout
+from llm_runtime.decode.staging_turns import StagingTurns
 from llm_runtime.decode.state import DecodeSamplingState
 from llm_runtime.decode.trace import DecodeTraceLifecycle
 from llm_runtime.decode.values import (
@@ -43,7 +44,8 @@ class DecodeRuntime:
         self._health = DecodeHealth()
         self._preparer = DecodePreparer(config)
         self._state = DecodeSamplingState(config)
-        self._readout = DecodeReadout(config, health=self._health)
+        self._turns = turns = StagingTurns()
+        self._readout = DecodeReadout(config, health=self._health, turns=turns)
         self._stager = stager = DecodeInputStager(config, release=self._health.release)
         body = DecodeBody(config)
         self._invoker = DecodeInvoker(config.model, stager=stager, body=body, state=self._state, health=self._health)
@@ -53,6 +55,7 @@ class DecodeRuntime:
             state=self._state,
             resident=self._preparer.resident,
             leases=self._readout.leases,
+            turns=turns,
             release=self._health.release,
         )
         self._trace_signatures: dict[DecodeProgramSignature, DecodeTraceSignature] = {}
@@ -138,13 +141,14 @@ class DecodeRuntime:
         sampled was not processed: the host's tokens would be older than the device's. Steady steps never wait.
         """
         self._admit(prepared)
-        state, resident = self._state, self._preparer.resident
+        state, resident, takes_over = self._state, self._preparer.resident, prepared.reload_inputs
         state.require_supported(prepared)
-        if prepared.reload_inputs is None:
+        if takes_over is None:
             state.require_known_streams(prepared)
+            takes_over = resident.host_takes_over(prepared)
         else:
             state.validate_commands(prepared, has_resident=resident.sampling is not None)
-        if resident.host_takes_over(prepared):
+        if takes_over:
             if resident.feedback:
                 self._readout.leases.require_processed()
             self._stager.check(prepared)
@@ -231,5 +235,6 @@ class DecodeRuntime:
             require_instance(prepared, PreparedDecode, name="prepared")
 
     def _note(self, prepared: PreparedDecode, *, device_feedback: bool) -> None:
+        self._turns.submitted += 1
         self._preparer.note_submitted(prepared, device_feedback=device_feedback)
         self._readout.note_kind(prepared.tokens)

@@ -125,7 +125,8 @@ class DecodeSamplingState:
         """Whether a step samples exactly the slots that have streams: the common case, told without a mask."""
         if prepared.slot_remap is not None:
             return False
-        rows, members = self._active_rows(sampling), getattr(self.seed_state, "members", None)
+        rows = self._counted_rows if sampling is self._counted else self._active_rows(sampling)
+        members = getattr(self.seed_state, "members", None)
         if rows is members:
             return True
         if rows != members:
@@ -155,15 +156,15 @@ class DecodeSamplingState:
         elif controller.static_identity(sampling) != state.static_identity:
             raise RuntimeError("the sampling identity differs from the resident one; command reload_sampling_params")
 
-    def refresh(self, prepared: PreparedDecode, *, idle: bool = False) -> None:
+    def refresh(self, prepared: PreparedDecode, *, staging_set: int = -1) -> None:
         """Bring the state up to this step, exactly once per eager call or replay, before its inputs are copied.
 
-        `idle` says that every copy of earlier steps is complete.
+        The host tensors of `staging_set` are free to be written again; -1 stands for none.
         """
         if prepared.reload_inputs is None:
-            self._refresh_inferred(prepared, reset_batch=prepared.reset_batch, idle=idle)
+            self._refresh_inferred(prepared, reset_batch=prepared.reset_batch, staging_set=staging_set)
         else:
-            self._refresh_commanded(prepared, idle=idle and self._controller is None)
+            self._refresh_commanded(prepared, staging_set=staging_set)
 
     def admit_for_compile(self, prepared: PreparedDecode) -> None:
         """Give a compile-only step the state of a fresh batch; :meth:`reset` has to follow."""
@@ -197,7 +198,7 @@ class DecodeSamplingState:
             self._state.static_identity = self._controller.static_identity(without_remap(sampling))
             self._state.active_mask = sampling.active_mask
 
-    def _refresh_inferred(self, prepared: PreparedDecode, *, reset_batch: bool, idle: bool = False) -> None:
+    def _refresh_inferred(self, prepared: PreparedDecode, *, reset_batch: bool, staging_set: int = -1) -> None:
         sampling = prepared.prepared_sampling
         manager, seed_state = self.manager, self.seed_state
         if sampling is None:
@@ -218,7 +219,7 @@ class DecodeSamplingState:
             synchronised = self._controller.synchronize_decode(self._state, sampling, reset_batch=reset_batch)
             self._controller.refresh_dynamic_inputs(self._state, synchronised, positions=prepared.start_pos)
         elif manager is not None:
-            self._refresh_streams(prepared, sampling, reset_batch=reset_batch, idle=idle)
+            self._refresh_streams(prepared, sampling, reset_batch=reset_batch, staging_set=staging_set)
 
     def _note_host_sampled(self) -> None:
         """Tell a controller that wants to know of a token that the device does not sample, and so cannot count."""
@@ -227,7 +228,7 @@ class DecodeSamplingState:
             note(self._state)
 
     def _refresh_streams(
-        self, prepared: PreparedDecode, sampling: PreparedSamplingParams, *, reset_batch: bool, idle: bool
+        self, prepared: PreparedDecode, sampling: PreparedSamplingParams, *, reset_batch: bool, staging_set: int
     ) -> None:
         manager, seed_state, active = self.manager, self.seed_state, active_slots_of_step(prepared)
         same = active is self._streams or active == self._streams
@@ -239,12 +240,12 @@ class DecodeSamplingState:
             self._streams = active
         if prepared.sampling_path == "topk":
             self._at_defaults = False
-            manager.refresh(seed_state, active, positions=prepared.start_pos, idle=idle)
+            manager.refresh(seed_state, active, positions=prepared.start_pos, staging_set=staging_set)
         elif not self._at_defaults:
             manager.restore_defaults(seed_state)
             self._at_defaults = True
 
-    def _refresh_commanded(self, prepared: PreparedDecode, *, idle: bool) -> None:
+    def _refresh_commanded(self, prepared: PreparedDecode, *, staging_set: int) -> None:
         controller, manager, seed_state = self._controller, self.manager, self.seed_state
         self._streams, self._at_defaults = None, False
         remap, sampling = prepared.slot_remap, prepared.prepared_sampling
@@ -259,8 +260,9 @@ class DecodeSamplingState:
         if sampling is None or manager is None:
             self._note_host_sampled()
             return
-        sampling = without_remap(sampling)
-        active = self._active_rows(sampling)
+        if sampling.slot_remap is not None:
+            sampling = without_remap(sampling)
+        active = self._counted_rows if sampling is self._counted else self._active_rows(sampling)
         reload_params, reset = prepared.reload_sampling_params, prepared.reset_sampling_state
         if controller is not None:
             if reset:
@@ -273,8 +275,8 @@ class DecodeSamplingState:
             manager.reload_request_seeds(seed_state, sampling.seeds, active)
         if prepared.sampling_path == "topk":
             positions = prepared.start_pos if prepared.reload_inputs else None
-            if idle:
-                manager.refresh(seed_state, active, positions=positions, idle=True)
+            if controller is None:
+                manager.refresh(seed_state, active, positions=positions, staging_set=staging_set)
             else:
                 manager.refresh(seed_state, active, positions=positions)
         elif reload_params or reset:

@@ -12,6 +12,7 @@ from llm_runtime.decode.body import DecodeBody
 from llm_runtime.decode.inputs import DecodeInputStager, Release
 from llm_runtime.decode.leases import LeaseBook
 from llm_runtime.decode.reload import ResidentDecode
+from llm_runtime.decode.staging_turns import StagingTurns
 from llm_runtime.decode.state import DecodeSamplingState
 from llm_runtime.decode.values import (
     DecodeCapturePlan,
@@ -34,6 +35,7 @@ class DecodeTraceLifecycle:
         state: DecodeSamplingState,
         resident: ResidentDecode,
         leases: LeaseBook,
+        turns: StagingTurns,
         release: Release,
     ) -> None:
         self._stager = stager
@@ -41,6 +43,7 @@ class DecodeTraceLifecycle:
         self._state = state
         self._resident = resident
         self._leases = leases
+        self._turns = turns
         self._release = release
 
     def capture_plan(self, prepared: PreparedDecode) -> DecodeCapturePlan:
@@ -79,9 +82,7 @@ class DecodeTraceLifecycle:
 
         RuntimeError when the seed buffer was replaced after the capture or the sampling path does not fit.
         """
-        values = getattr(getattr(artifact, "persistent_inputs", None), "values", None)
-        if type(values) is not DecodePersistentInputs:
-            values = persistent_inputs_of(artifact)
+        values = persistent_inputs_of(artifact)
         state, stager, resident = self._state, self._stager, self._resident
         if state.seed_buffer is not values.seed_buffer:
             raise RuntimeError("the device seed buffer is not the one that the trace captured")
@@ -91,21 +92,15 @@ class DecodeTraceLifecycle:
                 f"the compiled sampling path changed: the trace {'has no' if samples_top_k else 'owns'} K/P/T "
                 f"buffers, but the step takes the {prepared.sampling_path} path"
             )
-        # Once every earlier step has been read its copies are done: they lay before its output in the queue.
-        idle, full = not self._leases.unprocessed, decision.full
-        state.refresh(prepared, idle=idle)
-        if full and idle:
-            stager.refresh_idle(prepared, values.device_inputs)
-        elif resident.host_takes_over(prepared):
-            stager.copy(stager.host_inputs(prepared).values(), values.device_inputs.values())
+        staging_set, full = self._turns.take(), decision.full
+        state.refresh(prepared, staging_set=staging_set)
+        if resident.host_takes_over(prepared) or (full and not self._leases.unprocessed):
+            stager.refresh_all(prepared, values.device_inputs, staging_set)
         elif full or resident.lost_rows(prepared):
             # Positions are known to the host although tokens are not: another trace ran in between, or rows ended.
             stager.copy(stager.host_positions(prepared), values.device_inputs.values()[1:])
         elif decision.page_table:
-            if idle:
-                stager.refresh_idle_page_table(prepared, values.device_inputs)
-            else:
-                stager.copy((stager.host_page_table(prepared),), (values.device_inputs.page_table,))
+            stager.refresh_page_table(prepared, values.device_inputs, staging_set)
         if samples_top_k:
             self._refresh_kpt(values, prepared)
 
@@ -129,6 +124,13 @@ def persistent_inputs_of(artifact: Any) -> DecodePersistentInputs:
 
     A wrapper may hold a dict with the four field names instead. TypeError for anything else.
     """
+    try:
+        values = artifact.persistent_inputs.values
+    except AttributeError:
+        pass
+    else:
+        if type(values) is DecodePersistentInputs:  # what a trace compiler hands over
+            return values
     if isinstance(artifact, DecodePersistentInputs):
         return artifact
     holder = getattr(artifact, "persistent_inputs", artifact)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -29,10 +31,10 @@ def test_loading_uploads_the_defaults_into_one_tensor(mesh):
     assert len(mesh.live_tensors()) == 1
 
 
-@pytest.mark.parametrize("update", ["update", "update_idle"])
-def test_equal_seeds_are_copied_once_and_again_after_a_failure(mesh, update):
+@pytest.mark.parametrize("staging_set", [None, 1])
+def test_equal_seeds_are_copied_once_and_again_after_a_failure(mesh, staging_set):
     seeds = DeviceSeedBuffer(mesh, ROWS)
-    write = getattr(seeds, update)
+    write = seeds.update if staging_set is None else partial(seeds.update_staged, staging_set=staging_set)
     write(seeds_from(7))
     write(seeds_from(7))
     assert mesh.counters.calls["copy_host_to_device_tensor"] == 1
@@ -44,22 +46,26 @@ def test_equal_seeds_are_copied_once_and_again_after_a_failure(mesh, update):
     assert on_device(seeds) == seeds_from(7).tolist()
 
 
-def test_an_idle_update_keeps_no_hold_of_the_array_and_is_made_from_one_host_tensor(mesh):
+def test_a_staged_update_keeps_no_hold_of_the_array(mesh):
     seeds = DeviceSeedBuffer(mesh, ROWS)
     values = seeds_from(40)
     for first in (40, 80, 120):
         values[:] = seeds_from(first)
-        seeds.update_idle(values)
+        seeds.update_staged(values, first % 3)
         values[:] = 0
         assert on_device(seeds) == seeds_from(first).tolist()
     assert len(mesh.live_tensors()) == 1
 
 
-def test_a_queued_update_survives_the_next_one(deferred_mesh):
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_queued_update_survives_the_next_one_from_other_memory(deferred_mesh, staged):
     seeds = DeviceSeedBuffer(deferred_mesh, ROWS)
     reads = []
-    for first in (40, 80):
-        seeds.update(seeds_from(first))
+    for staging_set, first in enumerate((40, 80)):
+        if staged:
+            seeds.update_staged(seeds_from(first), staging_set)
+        else:
+            seeds.update(seeds_from(first))
         reads.append(seeds.get_device_buffer().cpu(blocking=False))
     on_device(seeds)
     assert [read.to_numpy()[0] for read in reads] == [40, 80]
@@ -67,10 +73,10 @@ def test_a_queued_update_survives_the_next_one(deferred_mesh):
 
 def test_release_is_idempotent_and_the_buffer_can_be_loaded_again(mesh):
     seeds = DeviceSeedBuffer(mesh, ROWS)
-    seeds.update_idle(seeds_from(5))
+    seeds.update_staged(seeds_from(5), 0)
     seeds.release()
     seeds.release()
     assert mesh.live_tensors() == []
     assert on_device(seeds) == seeds.source.tolist()
-    seeds.update_idle(seeds_from(5))
+    seeds.update_staged(seeds_from(5), 0)
     assert on_device(seeds) == seeds_from(5).tolist()

@@ -344,6 +344,8 @@ def test_controller_drives_sampling_and_compile_runs_leave_no_state(model):
 class TorchTensor:
     """Stands for a torch CPU tensor as far as the runtime looks: a view of NumPy memory."""
 
+    is_cpu = True
+
     class device:
         type = "cpu"
 
