@@ -15,6 +15,7 @@ namespace {
 
 Element element_of_kind(char kind, Py_ssize_t bytes) {
   if (bytes != 4 && bytes != 8) return Element::kOther;
+  if (kind == 'f' && bytes == 4) return Element::kFloat32;
   if (kind == 'i') return bytes == 4 ? Element::kInt32 : Element::kInt64;
   if (kind == 'u') return bytes == 4 ? Element::kUint32 : Element::kUint64;
   return Element::kOther;
@@ -30,6 +31,8 @@ int numpy_type(Element element) {
       return NPY_UINT32;
     case Element::kUint64:
       return NPY_UINT64;
+    case Element::kFloat32:
+      return NPY_FLOAT32;
     case Element::kOther:
       break;
   }
@@ -122,15 +125,50 @@ nb::object flat_int64(const ArrayIn& array) {
   throw_wrong_type("the array must be a contiguous one of int32 or uint32");
 }
 
+/// Copying more bytes than this takes longer than handing the interpreter to another thread.
+constexpr std::size_t kLongCopy = std::size_t{1} << 20;
+
+nb::object leading_logits(const ArrayIn& array, std::size_t rows, std::size_t columns) {
+  const auto shape = array.shape();
+  if (array.element() != Element::kFloat32 || !array.is_contiguous() || shape.size() < 2)
+    throw_wrong_type("the logits must be a contiguous float32 array of rank 2 or more");
+  const auto width = static_cast<std::size_t>(shape.back());
+  require_value(rows <= static_cast<std::size_t>(shape[shape.size() - 2]) && columns <= width,
+                "the logits are fewer than ", rows, " rows of ", columns, " columns");
+  std::array<npy_intp, 3> lengths{static_cast<npy_intp>(rows), 1, static_cast<npy_intp>(columns)};
+  auto result = nb::steal(PyArray_SimpleNew(3, lengths.data(), NPY_FLOAT32));
+  if (!result.is_valid()) throw nb::python_error();
+  const auto* from = static_cast<const float*>(array.data());
+  auto* to = static_cast<float*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(result.ptr())));
+  const auto copy = [&] {
+    for (std::size_t row = 0; row < rows; ++row)
+      std::copy_n(from + row * width, columns, to + row * columns);
+  };
+  if (rows * columns * sizeof(float) < kLongCopy) {
+    copy();
+  } else {
+    const nb::gil_scoped_release other_threads;
+    copy();
+  }
+  return result;
+}
+
 }  // namespace
 
 void bind_arrays(nb::module_& m) {
   if (PyArray_ImportNumPyAPI() != 0) throw nb::python_error();
-  m.def("flat_int64", &flat_int64, nb::arg("array"),
-        nb::sig("def flat_int64(array: numpy.typing.NDArray[numpy.int32 | numpy.uint32], /) -> "
-                "numpy.typing.NDArray[numpy.int64]"),
-        "The entries in order, in a new int64 vector. TypeError for anything but a contiguous array "
-        "of int32 or uint32.");
+  m.def(
+      "flat_int64", &flat_int64, nb::arg("array"),
+      nb::sig("def flat_int64(array: numpy.typing.NDArray[numpy.int32 | numpy.uint32], /) -> "
+              "numpy.typing.NDArray[numpy.int64]"),
+      "The entries in order, in a new int64 vector. TypeError for anything but a contiguous array "
+      "of int32 or uint32.");
+  m.def(
+      "leading_logits", &leading_logits, nb::arg("array"), nb::arg("rows"), nb::arg("columns"),
+      nb::sig("def leading_logits(array: numpy.typing.NDArray[numpy.float32], rows: int, "
+              "columns: int, /) -> numpy.typing.NDArray[numpy.float32]"),
+      "A copy [rows, 1, columns] of the first rows and columns of the last two axes. TypeError for "
+      "anything but a contiguous float32 array of rank 2 or more, ValueError for a smaller one.");
 }
 
 }  // namespace llm_runtime::bindings

@@ -20,7 +20,7 @@ namespace llm_runtime::bindings {
 
 namespace nb = nanobind;
 
-enum class Element : std::uint8_t { kInt32, kInt64, kUint32, kUint64, kOther };
+enum class Element : std::uint8_t { kInt32, kInt64, kUint32, kUint64, kFloat32, kOther };
 
 template <std::integral T>
 constexpr Element element_of() {

@@ -39,14 +39,13 @@ void stage(const ArrayIn& tokens, const ArrayIn& start_pos,
   require_shape(out_tokens.shape(), "out_tokens", {1, 1, 1, decode::kMaxLaneSlots});
   require_shape(out_positions.shape(), "out_positions", {rows});
   require_shape(out_rotary.shape(), "out_rotary", {1, decode::round_up_to_tile(rows)});
-  decode::stage_decode_inputs(
-      int_array(tokens, "tokens"), int_array(start_pos, "start_pos"),
-      {out_tokens.values(), out_positions.values(), out_rotary.values()});
+  decode::stage_decode_inputs(int_array(tokens, "tokens"), int_array(start_pos, "start_pos"),
+                              {out_tokens.values(), out_positions.values(), out_rotary.values()});
 }
 
 void bind_commands(nb::module_& m) {
-  m.def("stage_decode_inputs", &stage, nb::arg("tokens"), nb::arg("start_pos"),
-        nb::kw_only(), nb::arg("out_tokens"), nb::arg("out_positions"), nb::arg("out_rotary"),
+  m.def("stage_decode_inputs", &stage, nb::arg("tokens"), nb::arg("start_pos"), nb::kw_only(),
+        nb::arg("out_tokens"), nb::arg("out_positions"), nb::arg("out_rotary"),
         nb::sig(
             "def stage_decode_inputs("
             "tokens: numpy.typing.NDArray[numpy.int32] | numpy.typing.NDArray[numpy.int64], "

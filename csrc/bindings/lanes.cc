@@ -25,10 +25,10 @@ nb::list list_of(const std::vector<std::int64_t>& values) {
 void bind_lanes(nb::module_& m) {
   m.def(
       "route_rows",
-      [](const VectorOf<const std::int64_t>& slots, std::int64_t lane_count, std::int64_t lane_capacity) {
+      [](const VectorOf<const std::int64_t>& slots, std::int64_t lane_count,
+         std::int64_t lane_capacity) {
         nb::list result;
-        for (const auto& lane :
-             lanes::route_rows(slots.values(), lane_count, lane_capacity))
+        for (const auto& lane : lanes::route_rows(slots.values(), lane_count, lane_capacity))
           result.append(nb::make_tuple(lane.lane, list_of(lane.rows), list_of(lane.slots)));
         return nb::tuple(result);
       },

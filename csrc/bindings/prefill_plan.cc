@@ -115,8 +115,8 @@ void def_plan(nb::class_<Planner>& cls, const char* name, const char* returns, M
         return (self.*method)(batch, disable_batched_prefill);
       },
       "tokens"_a, "page_table"_a, "prompt_lens"_a = nb::none(), "start_pos"_a = nb::none(),
-      "empty_slots"_a = nb::none(), "disable_batched_prefill"_a = false,
-      nb::sig(signature.c_str()), doc);
+      "empty_slots"_a = nb::none(), "disable_batched_prefill"_a = false, nb::sig(signature.c_str()),
+      doc);
 }
 
 void bind_fallback(nb::module_& m) {
@@ -165,8 +165,8 @@ void bind_planner(nb::module_& m) {
            "Plan one call: tokens [N, T] and page_table [N, W], prompt_lens and start_pos [N], all "
            "int32 or int64. ValueError for a batch that cannot be planned; nothing is planned "
            "then.");
-  def_plan(cls, "explain",
-           "tuple[tuple[PrefillRequest, ...], tuple[PrefillFallback, ...]]", &Planner::explain,
+  def_plan(cls, "explain", "tuple[tuple[PrefillRequest, ...], tuple[PrefillFallback, ...]]",
+           &Planner::explain,
            "The plan, and for each padded length whose rows did not become a wave the rule that "
            "decided.");
 }

@@ -16,6 +16,11 @@ def flat_int64(array: numpy.typing.NDArray[numpy.int32 | numpy.uint32], /) -> nu
     The entries in order, in a new int64 vector. TypeError for anything but a contiguous array of int32 or uint32.
     """
 
+def leading_logits(array: numpy.typing.NDArray[numpy.float32], rows: int, columns: int, /) -> numpy.typing.NDArray[numpy.float32]:
+    """
+    A copy [rows, 1, columns] of the first rows and columns of the last two axes. TypeError for anything but a contiguous float32 array of rank 2 or more, ValueError for a smaller one.
+    """
+
 class SignatureKey:
     """
     Identity of a program or trace: key material with its hash, compared in full. Follows chapter 30, section 2.2.

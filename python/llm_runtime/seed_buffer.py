@@ -27,15 +27,14 @@ class DeviceSeedBuffer:
         self._mesh = mesh_device
         self._ns = namespace_of(mesh_device)
         self._buffer: Any = None
-        # What the buffer holds, or None while nobody knows.
-        self._held: bytes | None = None
+        # What the buffer holds, or will hold once it is loaded; None while nobody knows.
+        self._held: bytes | None = self.source.tobytes()
         self._slots: dict[int, HostSlot | None] = {}
 
     def load(self) -> None:
         """Make the device buffer and fill it with the defaults; does nothing when it is there."""
         if self._buffer is None:
             self._buffer = self._ns.to_device(self._ns.Tensor(self.source.copy(), self._ns.uint32), device=self._mesh)
-            self._held = self.source.tobytes()
 
     def get_device_buffer(self) -> Any:
         """The device tensor, the same until `release`."""
@@ -73,7 +72,7 @@ class DeviceSeedBuffer:
         """Free the buffer; it can be loaded again. Idempotent."""
         if self._buffer is not None:
             self._ns.deallocate(self._buffer)
-            self._buffer = self._held = None
+            self._buffer, self._held = None, self.source.tobytes()
 
     def _write(self, host: Any, content: bytes) -> None:
         buffer = self.get_device_buffer()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_runtime._core import flat_int64
+from llm_runtime._core import flat_int64, leading_logits
 from llm_runtime.device import tensor_namespace, tensor_values
 from llm_runtime.host_arrays import host_array
 
@@ -114,5 +114,9 @@ def normalise_logits(value: Any, *, lane_capacity: int, vocab_size: int, cluster
             f"decode logits have shape {list(array.shape)}; at least {lane_capacity} rows and "
             f"{vocab_size} columns are needed"
         )
-    rows = array.reshape(-1, *array.shape[-2:])[0, :lane_capacity, :vocab_size]
-    return rows.astype(np.float32, order="C").reshape(lane_capacity, 1, vocab_size)
+    try:
+        return leading_logits(array, lane_capacity, vocab_size)
+    except TypeError:
+        # Another kind of number, or entries that lie apart.
+        rows = array.reshape(-1, *array.shape[-2:])[0, :lane_capacity, :vocab_size]
+        return rows.astype(np.float32, order="C").reshape(lane_capacity, 1, vocab_size)

@@ -80,3 +80,9 @@ def test_release_is_idempotent_and_the_buffer_can_be_loaded_again(mesh):
     assert on_device(seeds) == seeds.source.tolist()
     seeds.update_staged(seeds_from(5), 0)
     assert on_device(seeds) == seeds_from(5).tolist()
+
+
+def test_defaults_need_no_buffer(mesh):
+    seeds = DeviceSeedBuffer(mesh, ROWS)
+    seeds.update(seeds.source.copy())
+    assert mesh.live_tensors() == []
