@@ -77,9 +77,11 @@ std::vector<PrefillRequest> build(Decided& decided, const PrefillBatch& batch,
 
 PrefillFallback fallback(const Decided& decided, const Bucket& bucket,
                          const PrefillLimits& limits) {
-  PrefillFallback result{.rows = {},
-                         .rule = rule_name(bucket.decision.rule),
-                         .detail = rule_detail(bucket.decision, bucket, limits)};
+  PrefillFallback result{
+      .rows = {},
+      .rule = rule_name(bucket.decision.rule),
+      .detail = rule_detail(bucket.decision, bucket, limits),
+  };
   for (const auto& row : decided.members(bucket)) result.rows.push_back(row.source_row);
   return result;
 }

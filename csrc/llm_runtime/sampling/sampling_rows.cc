@@ -26,7 +26,7 @@ void check_places(std::span<const std::int64_t> places, std::size_t rows, std::s
   require_value(places.size() == rows, rows, " sampled rows need as many places, not ",
                 places.size());
   require_value(std::ranges::is_sorted(places, std::ranges::less_equal{}) && places.front() >= 0 &&
-                    static_cast<std::size_t>(places.back()) < batch_size,
+                    std::cmp_less(places.back(), batch_size),
                 "places must ascend inside 0 to ", batch_size - 1);
 }
 
@@ -46,7 +46,8 @@ std::optional<SamplingRow> normalised_row(const RowRequest& request, const Sampl
       .repetition_penalty = request.repetition_penalty == 0.0 ? 1.0 : request.repetition_penalty,
       .seed = request.seed,
       .greedy = greedy,
-      .argmax = greedy && limits.allow_argmax};
+      .argmax = greedy && limits.allow_argmax,
+  };
 }
 
 SamplingRows::SamplingRows(std::vector<SamplingRow> rows, std::vector<std::int64_t> places,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "llm_runtime/support/errors.h"
 
@@ -27,8 +28,8 @@ void check_slots(const SeedStreams& streams, std::span<const std::int64_t> slots
   if (wanted) require_rank(*wanted, 1, "wanted");
   const auto limit = std::min({capacity, out_size, wanted ? wanted->columns() : capacity});
   for (const auto slot : slots)
-    require_value(slot >= 0 && static_cast<std::size_t>(slot) < limit, "slot ", slot,
-                  " is outside 0 to ", limit, " (exclusive)");
+    require_value(slot >= 0 && std::cmp_less(slot, limit), "slot ", slot, " is outside 0 to ",
+                  limit, " (exclusive)");
 }
 
 }  // namespace

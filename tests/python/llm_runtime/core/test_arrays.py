@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 
 import numpy as np
 import pytest
@@ -98,11 +97,9 @@ def test_results_are_written_only_into_writable_contiguous_arrays_of_their_kind(
 def test_views_are_read_only_and_keep_their_memory_alive():
     (first, _) = core.PrefillPlanner(**LIMITS).plan(TOKENS, TABLE)
     tokens, table = first.tokens, first.page_table
-    references = sys.getrefcount(tokens.base)
     del first
     gc.collect()
     assert (tokens[0, :3].tolist(), table.tolist()) == ([0, 1, 2], [[3, 7, -1, -1]])
-    assert sys.getrefcount(tokens.base) == references
     for view in (tokens, table):
         assert not view.flags.writeable and view.flags.c_contiguous and view.flags.aligned
         with pytest.raises(ValueError, match="WRITEABLE"):
