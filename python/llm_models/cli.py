@@ -32,7 +32,7 @@ def llm_runtime() -> None:
 def generate(
     prompts: Annotated[list[str] | None, typer.Argument(help="Prompts to answer.", metavar="PROMPT...")] = None,
     model: Annotated[
-        str, typer.Option(help="smollm2, a GGUF file, a folder with safetensors, or a Llama of the hub as organisation/model.")
+        str, typer.Option(help="smollm2, a GGUF file, a safetensors folder, or a Llama of the hub: organisation/model.")
     ] = "smollm2",
     max_new_tokens: Annotated[int, typer.Option(help="Most new tokens a prompt.")] = 128,
     trace: Annotated[TraceChoice, typer.Option(help="Which operations run through captured traces.")] = TraceChoice.ALL,
@@ -91,7 +91,7 @@ def generate(
 @app.command()
 def coverage(
     model: Annotated[
-        str, typer.Option(help="smollm2, a GGUF file, a folder with safetensors, or a Llama of the hub as organisation/model.")
+        str, typer.Option(help="smollm2, a GGUF file, a safetensors folder, or a Llama of the hub: organisation/model.")
     ] = "smollm2",
     trace: Annotated[TraceChoice, typer.Option(help="Which operations run through captured traces.")] = TraceChoice.ALL,
     max_batch_size: Annotated[int, typer.Option(help="Rows of the lane, 1 to 32.")] = DEFAULT_BATCH,

@@ -17,11 +17,14 @@ import pytest
 import ttnn_twin
 from llm_models.checkpoints import CheckpointError, load_checkpoint
 from llm_models.executor import ModelExecutor, ModelExecutorConfig
+from llm_models.llama.executor import Llama, LlamaOptions
 from llm_models.llama.facade import LlamaLLM
 from llm_models.llama.facade_options import GenerationConfig
 from llm_models.llama.model import LlamaModel
+from llm_models.llama.vllm import LlamaForCausalLM
 from llm_runtime.config import PagedKVCacheConfig, TraceConfig, WarmupConfig
 from oracle.numpy_llama import NumpyLlama
+from support.llama import tiny_checkpoint
 from support.recording_controller import RecordingController
 from support.serving.deployment import write_tiny_model
 
@@ -442,3 +445,23 @@ def test_a_failure_behind_the_model_releases_it(folder: Path, mesh: Any, monkeyp
         error.__traceback__ = None
     del caught, error
     gc.collect()
+
+
+@pytest.mark.covers("D21")
+def test_every_facade_keeps_feedback_and_refuses_unknown_options(folder: Path, mesh: Any) -> None:
+    llm = load(folder, mesh, executor_config=policy(sampling=True))
+    lane = Llama.open(tiny_checkpoint(), mesh, LlamaOptions(max_batch_size=2, max_seq_len=256))
+    server = LlamaForCausalLM.initialize_vllm_model(SimpleNamespace(_name_or_path=str(folder)), mesh, 2, 256)
+    server.allocate_kv_cache()
+    for executor in (llm.executor, lane.executor, server.target):
+        assert executor.decode_runtime.config.position_feedback_capable is True
+        assert executor.decode_runtime.config.device_sampling_enabled is True
+    for call in (
+        lambda: load(folder, mesh, unknown_option=1),
+        lambda: LlamaOptions(max_batch_size=2, max_seq_len=256, unknown_option=1),  # type: ignore[call-arg]
+        lambda: server.prefill_forward(np.ones((1, 2)), np.zeros((1, 1)), enable_trace=False, unknown_option=1),
+    ):
+        with pytest.raises(TypeError, match="unknown_option"):
+            call()
+    for owner in (llm, lane, server):
+        owner.cleanup()
