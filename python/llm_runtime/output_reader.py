@@ -19,7 +19,7 @@ from llm_runtime.tensor_resources import attach_cleanup_failures, raise_counted_
 _COMMAND_QUEUE = 0
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class PendingRead:
     """One submitted read: `value` is the host tree, valid only once its `events` have been waited for.
 
@@ -29,8 +29,8 @@ class PendingRead:
     value: Any
     events: tuple[Any, ...]
     sequence: int
-    _owner: object = field(repr=False, compare=False)
-    _completed: bool = field(default=False, repr=False, compare=False)
+    _owner: object = field(repr=False)
+    _completed: bool = field(default=False, repr=False)
 
 
 class OutputReader:
@@ -149,7 +149,7 @@ class OutputReader:
             self._pending.pop(read.sequence, None)
             if self._sequence_of_value.get(id(read.value)) == read.sequence:
                 del self._sequence_of_value[id(read.value)]
-            object.__setattr__(read, "_completed", True)
+            read._completed = True
 
     def _record_event(self) -> Any:
         namespace = self._namespace

@@ -52,6 +52,7 @@ class LeaseBook:
         self._lock = threading.Lock()
         self._by_raw: dict[int, DecodeOutputLease] = {}
         self._by_host: dict[int, DecodeOutputLease] = {}
+        self._owning = 0  # leases in the host map that own tensors
 
     def __len__(self) -> int:
         return len(self._outstanding())
@@ -81,6 +82,7 @@ class LeaseBook:
             lease.pending = pending
             lease.host_value = pending.value
             self._by_host[id(pending.value)] = lease
+            self._owning += lease.owned_values is not None
             if lease.owned_values is None and self._by_raw.get(id(lease.raw_value)) is lease:
                 del self._by_raw[id(lease.raw_value)]
 
@@ -110,6 +112,7 @@ class LeaseBook:
                 del self._by_raw[id(lease.raw_value)]
             if self._by_host.get(id(lease.host_value)) is lease:
                 del self._by_host[id(lease.host_value)]
+                self._owning -= lease.owned_values is not None
 
     def require_processed(self) -> None:
         """RuntimeError while the caller cannot know what earlier steps sampled."""
@@ -150,14 +153,11 @@ class LeaseBook:
                 f"{len(self._by_raw)} decode output(s) have not been read; "
                 "read the outstanding outputs before the next step"
             )
-        if self._by_host:
-            with self._lock:
-                owning = sum(lease.owned_values is not None for lease in self._by_host.values())
-            if owning:
-                raise RuntimeError(
-                    f"{owning} eager decode output(s) still own device tensors; "
-                    "complete the eager readback before the next step"
-                )
+        if self._owning:
+            raise RuntimeError(
+                f"{self._owning} eager decode output(s) still own device tensors; "
+                "complete the eager readback before the next step"
+            )
 
     def _outstanding(self) -> list[DecodeOutputLease]:
         with self._lock:
