@@ -73,6 +73,7 @@ class LlamaOptions:
             block_size=self.block_size,
             weight_dtype=self.weight_dtype,
             kv_cache_dtype=self.kv_cache_dtype,
+            penalties=self.device_sampling and self.device_penalties,
         )
 
     @property

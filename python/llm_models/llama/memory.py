@@ -22,16 +22,18 @@ class DeviceMemory:
     weights: int
     rotary: int
     kv_cache: int
+    penalties: int = 0
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.weights + self.rotary + self.kv_cache
+        return self.weights + self.rotary + self.kv_cache + self.penalties
 
     def __str__(self) -> str:
+        penalties = f", token counts for penalties {_mib(self.penalties)}" if self.penalties else ""
         return (
             f"{_mib(self.total)} MiB on the device: weights {_mib(self.weights)}, KV cache {_mib(self.kv_cache)}, "
-            f"rotary tables {_mib(self.rotary)}"
+            f"rotary tables {_mib(self.rotary)}{penalties}"
         )
 
 
@@ -44,6 +46,7 @@ def device_memory(
     block_size: int,
     weight_dtype: str,
     kv_cache_dtype: str,
+    penalties: bool = False,
 ) -> DeviceMemory:
     """What a lane of these sizes needs. The types are names of device types; norms and tables are bfloat16."""
     query, key = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
@@ -55,7 +58,13 @@ def device_memory(
         weights=_tiles(matrices, weight_dtype) + _BFLOAT16_BYTES * rows,
         rotary=_BFLOAT16_BYTES * 2 * rope_table_len(max_seq_len) * config.head_dim,
         kv_cache=_tiles(cached, kv_cache_dtype),
+        penalties=penalty_memory(config.vocab_size) if penalties else 0,
     )
+
+
+def penalty_memory(vocab_size: int) -> int:
+    """Bytes of `PenaltyTensors`: three over the vocabulary and five columns, float32 in tiles of the sampler's rows."""
+    return _tiles((3 * -(-vocab_size // TILE_ROWS) + 5) * _TILE, "float32")
 
 
 def free_memory(namespace: Any, mesh_device: Any) -> int | None:

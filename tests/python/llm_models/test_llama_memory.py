@@ -11,6 +11,7 @@ import pytest
 import ttnn_twin
 from llm_models.llama.executor import Llama, LlamaOptions
 from llm_models.llama.memory import DeviceMemory, free_memory, require_memory
+from llm_models.llama.penalties import PenaltyTensors
 from support.llama import tiny_checkpoint, tiny_config
 
 NEED = DeviceMemory(weights=300 * 2**20, rotary=2**20, kv_cache=50 * 2**20)
@@ -55,6 +56,19 @@ def test_blocks_and_block_floats_change_the_cache():
     needed = options().device_memory(config).kv_cache
     assert options(num_blocks=32).device_memory(config).kv_cache == 2 * needed
     assert options(kv_cache_dtype="bfloat8_b").device_memory(config).kv_cache == needed * 1088 // 2048
+
+
+@pytest.mark.parametrize("vocab_size", [256, 250])
+def test_penalties_cost_what_their_tensors_allocate(mesh, vocab_size):
+    config = tiny_config(vocab_size=vocab_size)
+    with_penalties = options(device_penalties=True).device_memory(config)
+    assert options().device_memory(config).penalties == 0
+    assert with_penalties.total == options().device_memory(config).total + with_penalties.penalties
+    assert "token counts for penalties" in str(with_penalties)
+    tensors = PenaltyTensors(mesh, rows=32, vocab_size=vocab_size)
+    tensors.load()
+    assert mesh.counters.live_bytes == with_penalties.penalties
+    tensors.release()
 
 
 def test_too_little_memory_is_refused_with_both_figures():
