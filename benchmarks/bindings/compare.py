@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times three calls through nanobind and pybind11, built by the same compiler: empty, six keywords, one int32 table.
 
+"with NumPy" is nanobind as the project uses it: arrays go by NumPy's own C interface instead of nanobind's.
+
     python benchmarks/bindings/compare.py [--build DIRECTORY] [--json FILE]
 
-Needs nanobind, nanobind-backend, pybind11 and cmake in this Python's environment.
+Needs nanobind, nanobind-backend, NumPy 2, pybind11 and cmake in this Python's environment.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ import numpy as np
 _HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(_HERE.parent / "python"))
 
-from timing import FULL, QUICK, Effort, median_us  # noqa: E402
+from timing import FULL, QUICK, Effort, Sampler, no_garbage_collection  # noqa: E402
 
-BINDINGS = ("nanobind", "pybind11")
+#: Columns of the table and the modules behind them.
+BINDINGS = {"nanobind": "nanobind_calls", "with NumPy": "numpy_calls", "pybind11": "pybind11_calls"}
 
 
 def build(folder: Path) -> None:
@@ -36,14 +39,18 @@ def build(folder: Path) -> None:
         subprocess.run(step, check=True, stdout=subprocess.DEVNULL)
 
 
-def compare(folder: Path, effort: Effort) -> dict[str, dict[str, float | None]]:
-    """Microseconds of each call by binding; both take turns."""
+def compare(folder: Path, effort: Effort) -> dict[str, dict[str, float]]:
+    """Microseconds of each call by binding; all take turns."""
     sys.path.insert(0, str(folder))
-    modules = {name: importlib.import_module(f"{name}_calls") for name in BINDINGS}
-    return {
-        call: median_us({name: make(module) for name, module in modules.items()}, effort)
-        for call, make in CALLS.items()
+    modules = {name: importlib.import_module(module) for name, module in BINDINGS.items()}
+    samplers = {
+        (call, name): Sampler(make(module), effort) for call, make in CALLS.items() for name, module in modules.items()
     }
+    with no_garbage_collection():
+        for _ in range(effort.batches):
+            for sampler in samplers.values():
+                sampler.take()
+    return {call: {name: samplers[call, name].median_us() for name in modules} for call in CALLS}
 
 
 def _six_keywords(module: Any) -> Callable[[], Any]:
@@ -71,9 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     build(options.build)
     figures = compare(options.build, QUICK if options.quick else FULL)
-    print("| call, us | nanobind | pybind11 |\n| --- | --: | --: |")
+    print(f"| call, us | {' | '.join(BINDINGS)} |\n| --- |{' --: |' * len(BINDINGS)}")
     for call, row in figures.items():
-        print(f"| {call} | {row['nanobind']:.3f} | {row['pybind11']:.3f} |")
+        print(f"| {call} | {' | '.join(f'{us:.3f}' for us in row.values())} |")
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
