@@ -90,7 +90,10 @@ class TracedPrefill(TraceTarget):
 
         A request needs a trace signature of its own: sharing a traced program's geometry does not make it traceable.
         """
-        return tuple([(request, self._prefill_coverage(request)) for request in prepared])
+        preflighted = []
+        for request in prepared:
+            preflighted.append((request, self._prefill_coverage(request)))
+        return tuple(preflighted)
 
     def execute_prepared_prefill(
         self,
@@ -142,15 +145,14 @@ class TracedPrefill(TraceTarget):
         )
 
     def _prefill_coverage(self, request: Any) -> Coverage:
-        traces = self.trace_compiler
+        traces, trace_signature = self.trace_compiler, request.trace_signature
         programs = traces.program_compiler
         coverage = []
         for signature in request.program_signatures:
             program_id = programs.find(signature)
             record = traces.captured_record(program_id)
-            if record is None or request.trace_signature is None:
-                prefill = self.eager_executor.prefill
-                raise self._miss("prefill", prefill, signature, request.trace_signature)
+            if record is None or trace_signature is None:
+                raise self._miss("prefill", self.eager_executor.prefill, signature, trace_signature)
             coverage.append((programs.program(program_id).key, record))
         return tuple(coverage)
 

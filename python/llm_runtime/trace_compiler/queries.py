@@ -84,7 +84,11 @@ class TraceQueries:
     def captured_record(self, program_id: int) -> TraceRecord | None:
         """The record of the trace that a program id can be replayed with, or `None`; -1 has none."""
         trace_id = self._core.trace_of_program(program_id)
-        return self._book.records[trace_id] if trace_id >= 0 and self._core.is_captured(trace_id) else None
+        if trace_id < 0:
+            return None
+        record = self._book.records[trace_id]
+        artifact = record.artifact
+        return None if artifact is None or artifact.trace_released else record
 
     def nearest(self, key: SignatureKey, *, operation: str) -> tuple[int, str, Any, Any] | None:
         """The registered trace of `operation` closest to a signature key: `(id, field, wanted, registered)`."""
