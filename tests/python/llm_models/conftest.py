@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bench for model executors, which checks that nothing is left on its mesh."""
+"""A mesh, and a bench for model executors, which check that nothing is left on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -18,5 +19,15 @@ def bench() -> Iterator[Bench]:
     made = Bench(mesh)
     yield made
     left = made.close()
+    ttnn_twin.close_mesh_device(mesh)
+    assert left == []
+
+
+@pytest.fixture
+def mesh() -> Iterator[Any]:
+    """A mesh with room for traces, on which nothing remains after the test."""
+    mesh = ttnn_twin.open_mesh_device(trace_region_size=50_000_000)
+    yield mesh
+    left = mesh.live_tensors()
     ttnn_twin.close_mesh_device(mesh)
     assert left == []

@@ -37,15 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("tiny-llama"))
 
 
-@pytest.fixture
-def mesh() -> Iterator[Any]:
-    mesh = ttnn_twin.open_mesh_device(trace_region_size=50_000_000)
-    yield mesh
-    left = mesh.live_tensors()
-    ttnn_twin.close_mesh_device(mesh)
-    assert left == []
-
-
 def policy(*, mode: str = "none", sampling: bool = False, blocks: int = 32) -> ModelExecutorConfig:
     return ModelExecutorConfig(
         trace=TraceConfig(mode),  # type: ignore[arg-type]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +24,7 @@ from llm_runtime.config import PagedKVCacheConfig, TraceConfig, WarmupConfig
 from oracle.numpy_llama import NumpyLlama
 from support.llama import random_weights, tiny_config, write_safetensors
 from support.serving.deployment import write_tiny_model
+from support.transformers_ids import require_same_greedy_ids, save_tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]
 QKV = {"bq": "q_proj", "bk": "k_proj", "bv": "v_proj"}
@@ -57,15 +57,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     write_safetensors(folder / "model-biases.safetensors", biases)
     return folder
-
-
-@pytest.fixture
-def mesh() -> Iterator[Any]:
-    mesh = ttnn_twin.open_mesh_device(trace_region_size=50_000_000)
-    yield mesh
-    left = mesh.live_tensors()
-    ttnn_twin.close_mesh_device(mesh)
-    assert left == []
 
 
 def load(path: Path, mesh: Any, *, mode: str = "none", sampling: bool = False) -> LlamaLLM:
@@ -156,34 +147,11 @@ def test_checkpoints_of_another_kind_are_refused(folder: Path, tmp_path: Path) -
 @pytest.mark.torch
 @pytest.mark.parametrize("mode", ["none", "all"])
 def test_greedy_ids_equal_transformers(tmp_path: Path, mesh: Any, mode: str) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(4)
-    config = transformers.Qwen2Config(
-        hidden_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=96,
-        vocab_size=256,
-        max_position_embeddings=512,
-        initializer_range=0.15,
-        tie_word_embeddings=False,
-        eos_token_id=250,
-        pad_token_id=0,
-        attn_implementation="eager",
-    )
-    theirs = transformers.Qwen2ForCausalLM(config).eval()
-    with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
-            if name.endswith("bias"):
-                parameter.normal_()
-    theirs.save_pretrained(tmp_path)
+    def biased(name: str, parameter: Any) -> None:
+        if name.endswith("bias"):
+            parameter.normal_()
+
+    theirs = save_tiny_model(tmp_path, "Qwen2", randomise=biased, tie_word_embeddings=False)
     llm = load(tmp_path, mesh, mode=mode, sampling=mode == "all")
-    ids = torch.randint(1, 250, (3, 50))
-    mask = torch.ones_like(ids)
-    ids[1, :20], mask[1, :20] = 0, 0
-    with torch.no_grad():
-        expected = theirs.generate(ids, attention_mask=mask, max_new_tokens=20, do_sample=False, eos_token_id=None)
-    assert torch.equal(llm.generate(ids, mask, max_new_tokens=20, eos_token_id=None), expected)
+    require_same_greedy_ids(llm, theirs)
     llm.cleanup()

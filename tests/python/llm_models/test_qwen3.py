@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +12,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import ttnn_twin
 from llm_models.checkpoints import CheckpointError, load_checkpoint
 from llm_models.qwen3.checkpoint import load_qwen3
 from llm_models.qwen3.model import Qwen3Model
 from llm_models.qwen3.vllm import Qwen3ForCausalLM
 from oracle.numpy_llama import NumpyLlama
 from support.qwen3 import NumpyQwen3, load_llm, write_qwen3
+from support.transformers_ids import require_same_greedy_ids, save_tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -27,15 +26,6 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_qwen3(tmp_path_factory.mktemp("tiny-qwen3"))
-
-
-@pytest.fixture
-def mesh() -> Iterator[Any]:
-    mesh = ttnn_twin.open_mesh_device(trace_region_size=50_000_000)
-    yield mesh
-    left = mesh.live_tensors()
-    ttnn_twin.close_mesh_device(mesh)
-    assert left == []
 
 
 def test_the_family_is_short() -> None:
@@ -114,35 +104,11 @@ def test_checkpoints_of_another_kind_are_refused(folder: Path, tmp_path: Path) -
 @pytest.mark.parametrize("mode", ["none", "all"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_greedy_ids_equal_transformers(tmp_path: Path, mesh: Any, mode: str, tied: bool) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(4)
-    config = transformers.Qwen3Config(
-        hidden_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        intermediate_size=96,
-        vocab_size=256,
-        max_position_embeddings=512,
-        initializer_range=0.15,
-        tie_word_embeddings=tied,
-        eos_token_id=250,
-        pad_token_id=0,
-        attn_implementation="eager",
-    )
-    theirs = transformers.Qwen3ForCausalLM(config).eval()
-    with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
-            if name.endswith(("q_norm.weight", "k_norm.weight")):
-                parameter.normal_(mean=1.5, std=0.8)
-    theirs.save_pretrained(tmp_path)
+    def normed(name: str, parameter: Any) -> None:
+        if name.endswith(("q_norm.weight", "k_norm.weight")):
+            parameter.normal_(mean=1.5, std=0.8)
+
+    theirs = save_tiny_model(tmp_path, "Qwen3", randomise=normed, head_dim=64, tie_word_embeddings=tied)
     llm = load_llm(tmp_path, mesh, mode=mode, sampling=mode == "all")
-    ids = torch.randint(1, 250, (3, 50))
-    mask = torch.ones_like(ids)
-    ids[1, :20], mask[1, :20] = 0, 0
-    with torch.no_grad():
-        expected = theirs.generate(ids, attention_mask=mask, max_new_tokens=20, do_sample=False, eos_token_id=None)
-    assert torch.equal(llm.generate(ids, mask, max_new_tokens=20, eos_token_id=None), expected)
+    require_same_greedy_ids(llm, theirs)
     llm.cleanup()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,15 +24,6 @@ from support.qwen3 import load_llm, write_qwen3
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_qwen3(tmp_path_factory.mktemp("tiny-qwen3"))
-
-
-@pytest.fixture
-def mesh() -> Iterator[Any]:
-    mesh = ttnn_twin.open_mesh_device(trace_region_size=50_000_000)
-    yield mesh
-    left = mesh.live_tensors()
-    ttnn_twin.close_mesh_device(mesh)
-    assert left == []
 
 
 @pytest.mark.covers("INT-26")
