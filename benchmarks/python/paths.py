@@ -60,6 +60,7 @@ def _figures(path: Path, samplers: dict[tuple[str, str], Sampler], device: str) 
         "floor_us": floor,
         "ratio": None if not floor else own / floor,
         "oracle_us": median.get("oracle"),
+        "times_oracle": median["oracle"] / total if "oracle" in median else None,
         "budget_us": path.budget_us,
         "total_us": total,
     }
