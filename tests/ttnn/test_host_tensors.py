@@ -66,18 +66,25 @@ def test_a_step_whose_predecessor_was_read_writes_the_same_tensors_again(lane, c
     assert [values for _, values in second][2] == [41] * 4 + [0] * 28
 
 
-def test_a_page_table_is_refreshed_through_a_tensor_of_its_own_while_a_read_is_in_flight(lane, copied):
-    host = None
-    for step, position in enumerate((30, 31, 32)):  # position 32 lies in the next block
-        request = {**lane.decode_request([position] * 4, sampling=GREEDY), "reset_batch": step == 0}
+def test_a_page_table_is_written_again_only_once_the_step_that_used_it_has_been_read(lane, copied):
+    def step(position, *, reset=False):
+        request = {**lane.decode_request([position] * 4, sampling=GREEDY), "reset_batch": reset}
         # As a server does: a slot's table grows when its sequence enters a block.
         request["page_table"] = np.where(np.arange(8) <= position // 32, request["page_table"], 0)
         raw = lane.executor.decode_forward(**request, read_from_device=False)
-        if host is not None:
-            lane.executor.process_decode_output_host(host, is_tokens=True)
-        host, _ = lane.executor.read_decode_output(raw, async_read=True)
-    lane.executor.process_decode_output_host(host, is_tokens=True)
-    tables = [(source, values) for source, values in copied if tuple(source.shape) == (4, 8)]
-    assert len(tables) == 2
-    assert tables[0][0] is not tables[1][0]
-    assert tables[1][1][1] == 1
+        return lane.executor.read_decode_output(raw, async_read=True)[0]
+
+    def tables():
+        return [(source, values) for source, values in copied if tuple(source.shape) == (4, 8)]
+
+    in_flight = [step(30, reset=True), step(31), step(32)]  # position 32 lies in the next block
+    first, second = tables()
+    assert first[0] is not second[0]
+    assert second[1][1] == 1
+    for host in in_flight:
+        lane.executor.process_decode_output_host(host, is_tokens=True)
+    for position in range(33, 65):
+        lane.executor.process_decode_output_host(step(position), is_tokens=True)
+    third = tables()[2]
+    assert third[0] is first[0]
+    assert third[1][2] == 2
