@@ -45,9 +45,9 @@ def host_array(value: Any, *, name: str) -> np.ndarray[Any, Any]:
 
 def result_like(reference: Any) -> Callable[[np.ndarray[Any, Any]], Any]:
     """How to hand a result to the caller who brought `reference`: torch in, torch out; else unchanged."""
-    if _is_torch_tensor(reference):
-        return _to_torch
-    return _unchanged
+    if type(reference) is np.ndarray or not _is_torch_tensor(reference):
+        return _unchanged
+    return _to_torch
 
 
 def _is_torch_tensor(value: Any) -> bool:

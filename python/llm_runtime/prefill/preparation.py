@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from llm_runtime._core import PrefillPlanner, PrefillRequest, environment_variable
 from llm_runtime.host_arrays import result_like
 from llm_runtime.prefill.config import PrefillRuntimeConfig
@@ -78,8 +80,10 @@ class PrefillPreparer:
         sampled = sampling_params is not None
         if sampled:
             self._postprocessor.validate_sampling_request(sampling_params)
-        token_array = integer_array(tokens, "tokens")
-        lengths = None if prompt_lens is None else integer_array(prompt_lens, "prompt_lens")
+        token_array = tokens if type(tokens) is np.ndarray else integer_array(tokens, "tokens")
+        lengths = prompt_lens
+        if prompt_lens is not None and type(prompt_lens) is not np.ndarray:
+            lengths = integer_array(prompt_lens, "prompt_lens")
         requests = plan_call(
             self._planner,
             token_array,
