@@ -160,6 +160,9 @@ class SeedManager:
 
     def cleanup(self, state: SeedState, active: Sequence[int]) -> None:
         """End the streams of all slots but `active`."""
+        members = state.members
+        if not members or members == active:
+            return
         gone = state._active.copy()
         gone[list(active)] = False
         if gone.any():

@@ -75,7 +75,7 @@ class DecodeInputStager:
             self.copy(self.host_inputs(prepared).values(), inputs.values())
             return
         for slot, values in zip(slots, (*self._staged_arrays(prepared), prepared.page_table), strict=True):
-            np.copyto(slot.elements, values)
+            slot.elements[...] = values
         self.copy([slot.tensor for slot in slots], inputs.values())
 
     def refresh_page_table(self, prepared: PreparedDecode, inputs: DecodeDeviceInputs, staging_set: int) -> None:
@@ -84,7 +84,7 @@ class DecodeInputStager:
         if slots is None:
             table = self.host_page_table(prepared)
         else:
-            np.copyto(slots[3].elements, prepared.page_table)
+            slots[3].elements[...] = prepared.page_table
             table = slots[3].tensor
         self._namespace.copy_host_to_device_tensor(table, inputs.page_table)
 
