@@ -42,8 +42,8 @@ class DecodeOutputLease:
 class LeaseBook:
     """Finds leases by the identity of a raw value or of a host value, and releases each exactly once.
 
-    The reader and the count of steps are borrowed. A lock guards the two maps only, never a wait; looking up a value
-    that another thread is retiring is safe.
+    The reader and the count of steps are borrowed. A lock guards what two steps could change at once, never a wait;
+    looking up a value that another thread is retiring is safe.
     """
 
     def __init__(self, output_reader: OutputReader, turns: StagingTurns) -> None:
@@ -107,12 +107,14 @@ class LeaseBook:
                 if failures:
                     raise_cleanup_failures(failures)
             lease.released = True
-        with self._lock:
+            # Only this thread removes this lease, and nobody replaces it while it is there: no lock is needed.
             if self._by_raw.get(id(lease.raw_value)) is lease:
                 del self._by_raw[id(lease.raw_value)]
             if self._by_host.get(id(lease.host_value)) is lease:
+                if lease.owned_values is not None:
+                    with self._lock:
+                        self._owning -= 1
                 del self._by_host[id(lease.host_value)]
-                self._owning -= lease.owned_values is not None
 
     def require_processed(self) -> None:
         """RuntimeError while the caller cannot know what earlier steps sampled."""

@@ -176,7 +176,7 @@ class DecodePreparer:
             self._tables.note_submitted(batch)
         resident.feedback = device_feedback
         resident.signature = prepared.program_signature
-        resident.active_slots = active_slots_of_step(prepared)
+        resident.active_slots = active_slots_of_step(prepared) if batch is None else batch.active_slots
         rows, held = prepared.prepared_sampling, resident.sampling
         if rows is not None:
             if held is None or held.prepared is not rows:

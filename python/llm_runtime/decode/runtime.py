@@ -171,7 +171,9 @@ class DecodeRuntime:
         feedback = device_feedback and prepared.device_feedback
         result = self._invoker.invoke(prepared, device_feedback=feedback, count_tokens=count_tokens)
         if count_tokens:
-            self._note(prepared, device_feedback=feedback)
+            self._turns.submitted += 1
+            self._preparer.note_submitted(prepared, device_feedback=feedback)
+            self._readout.note_kind(prepared.tokens)
         return result
 
     def capture_plan(self, prepared: PreparedDecode) -> DecodeCapturePlan:
@@ -187,7 +189,9 @@ class DecodeRuntime:
         """Record a replayed step as accepted: later steps are compared with it."""
         if type(prepared) is not PreparedDecode:
             require_instance(prepared, PreparedDecode, name="prepared")
-        self._note(prepared, device_feedback=prepared.device_feedback)
+        self._turns.submitted += 1
+        self._preparer.note_submitted(prepared, device_feedback=prepared.device_feedback)
+        self._readout.note_kind(prepared.tokens)
 
     def invalidate_after_failed_submission(self) -> None:
         """Refuse all further work: device state is unknown after a failed submission (decision D15)."""
@@ -233,8 +237,3 @@ class DecodeRuntime:
             self._health.require_usable()
         if type(prepared) is not PreparedDecode:
             require_instance(prepared, PreparedDecode, name="prepared")
-
-    def _note(self, prepared: PreparedDecode, *, device_feedback: bool) -> None:
-        self._turns.submitted += 1
-        self._preparer.note_submitted(prepared, device_feedback=device_feedback)
-        self._readout.note_kind(prepared.tokens)
