@@ -8,19 +8,23 @@ from typing import Any
 
 from llm_runtime.config import PagedKVCacheConfig, TraceConfig, WarmupConfig
 from llm_runtime.vllm_adapter.config import check_request_state_fields
+from llm_runtime.wait_limit import require_wait_limit
 
 
 @dataclass(frozen=True)
 class ModelExecutorConfig:
     """Policy only: it never holds a model, a mesh, a tokenizer or a sampler.
 
-    `TypeError` naming the field unless each policy is exactly of its type (a subclass is refused too).
+    `output_wait_limit` is how many seconds a read of outputs waits for the device before it is a `TimeoutError`; `None`
+    waits as long as it takes. `TypeError` naming the field unless each policy is exactly of its type (a subclass is
+    refused too).
     """
 
     trace: TraceConfig
     warmup: WarmupConfig
     paged_kv_cache: PagedKVCacheConfig
     device_sampling_enabled: bool
+    output_wait_limit: float | None = None
 
     def __post_init__(self) -> None:
         exact = {"trace": TraceConfig, "warmup": WarmupConfig, "paged_kv_cache": PagedKVCacheConfig}
@@ -30,6 +34,7 @@ class ModelExecutorConfig:
                 raise TypeError(f"{name} must be exactly {kind.__name__}, got {found}")
         if not isinstance(self.device_sampling_enabled, bool):
             raise TypeError(f"device_sampling_enabled must be a bool, got {self.device_sampling_enabled!r}")
+        require_wait_limit(self.output_wait_limit, name="output_wait_limit")
 
 
 def check_construction(

@@ -66,7 +66,7 @@ def build_lane(
     """Build every owner of a lane. Nothing here touches the device."""
     kv_cache_manager = PagedKVCacheManager(model, config.paged_kv_cache)
     layout = resolve_layout(model, runtime_config, config.paged_kv_cache)
-    output_reader = OutputReader(model.config.mesh_device)
+    output_reader = OutputReader(model.config.mesh_device, wait_limit=config.output_wait_limit)
     prefill = PrefillRuntime(
         PrefillRuntimeConfig.resolve(
             model=model,

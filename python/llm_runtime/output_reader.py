@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from llm_runtime.device import namespace_of, tensor_namespace
 from llm_runtime.tensor_resources import attach_cleanup_failures, raise_counted_failures
+from llm_runtime.wait_limit import require_wait_limit, wait_at_most
 
 _COMMAND_QUEUE = 0
 
@@ -36,12 +38,15 @@ class PendingRead:
 class OutputReader:
     """Copies output trees of one mesh to the host and owns every read that has not been completed.
 
-    The mesh is borrowed. Methods may be called from several threads: a lock guards the book-keeping only,
-    never a copy or a wait.
+    The mesh is borrowed. A wait for the device that takes longer than `wait_limit` seconds (`None`: as long as it
+    takes) ends in a `TimeoutError`, and the read stays pending. Methods may be called from several threads: a lock
+    guards the book-keeping only, never a copy or a wait.
     """
 
-    def __init__(self, mesh_device: Any) -> None:
+    def __init__(self, mesh_device: Any, *, wait_limit: float | None = None) -> None:
+        require_wait_limit(wait_limit, name="wait_limit")
         self.mesh_device = mesh_device
+        self.wait_limit = wait_limit
         self._owner = object()
         self._lock = threading.Lock()
         self._next_sequence = 0
@@ -52,7 +57,13 @@ class OutputReader:
         """The host tree of `value` (blocking), or the `PendingRead` of `submit` when not blocking."""
         if not blocking:
             return self.submit(value)
-        return _BLOCKING_COPY.tree(value)
+        if self.wait_limit is None:
+            return _BLOCKING_COPY.tree(value)
+        return self._limited(partial(_BLOCKING_COPY.tree, value), "blocking output read")
+
+    def synchronize(self) -> None:
+        """Wait until everything enqueued on the mesh is complete."""
+        self._limited(partial(self._namespace.synchronize_device, self.mesh_device), "synchronisation")
 
     def read_synchronized(self, value: Any) -> Any:
         """Start every copy of the tree, then wait for the device once; nothing is retained."""
@@ -60,7 +71,7 @@ class OutputReader:
         try:
             host = copy.tree(value)
             if copy.submitted:
-                self._namespace.synchronize_device(self.mesh_device)
+                self.synchronize()
         except BaseException as error:
             self._settle(error)
             raise
@@ -112,7 +123,10 @@ class OutputReader:
         if not callable(event_synchronize):
             raise RuntimeError("completing an async read needs event_synchronize, which the device lacks")
         for event in read.events:
-            event_synchronize(event)
+            if self.wait_limit is None:
+                event_synchronize(event)
+            else:
+                self._limited(partial(event_synchronize, event), f"output read {read.sequence}")
         self._retire(read)
         return read.value
 
@@ -158,13 +172,16 @@ class OutputReader:
             raise RuntimeError("async reads need record_event and event_synchronize, which the device lacks")
         return record(self.mesh_device, _COMMAND_QUEUE)
 
+    def _limited(self, wait: Callable[[], Any], what: str) -> Any:
+        return wait_at_most(self.wait_limit, wait, what=what)
+
     def _settle(self, primary: BaseException) -> None:
         """Wait until no started copy can still write into a destination that is about to die."""
         synchronize = getattr(self._namespace, "synchronize_device", None)
         if not callable(synchronize):
             return
         try:
-            synchronize(self.mesh_device)
+            self._limited(partial(synchronize, self.mesh_device), "synchronisation")
         except BaseException as error:
             attach_cleanup_failures(primary, [error])
 

@@ -49,11 +49,11 @@ def synchronize_device(device: MeshDevice, cq_id: int | None = None) -> None:
     Raises:
         RuntimeError: a capture is open.
     """
-    with device.lock:
-        _wait("synchronize_device", device, None, cq_id)
+    _wait("synchronize_device", device, None, cq_id)
 
 
 def _wait(op: str, mesh: MeshDevice, position: int | None, cq_id: int | None) -> None:
+    mesh.faults.wait_out()  # without the lock: a device that hangs keeps nobody from other calls
     with mesh.lock:
         mesh.enter(op, cq_id)
         mesh.refuse_capture(op)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault injection: the n-th call of a named function raises, before it has any effect."""
+"""Fault injection: the n-th call of a named function raises, before it has any effect; or waits do not end."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 
@@ -20,6 +21,8 @@ class Faults:
     def __init__(self) -> None:
         self.active = False
         self._rules: dict[str, list[_Rule]] = {}
+        self._answers = threading.Event()
+        self._answers.set()
 
     def fail(self, op: str, *, at: int = 1, times: int | None = 1, error: BaseException | None = None) -> None:
         """Make calls ``at`` .. ``at + times - 1`` of ``op`` raise ``error``; calls are counted from now.
@@ -43,6 +46,18 @@ class Faults:
         """Forget every rule."""
         self._rules.clear()
         self.active = False
+
+    def hang(self) -> None:
+        """Let every wait for the device (events, synchronisation, blocking reads) last until :meth:`resume`."""
+        self._answers.clear()
+
+    def resume(self) -> None:
+        """Let the waits end."""
+        self._answers.set()
+
+    def wait_out(self) -> None:
+        """Return at once, or when the device answers again."""
+        self._answers.wait()
 
     def check(self, op: str) -> None:
         """Count a call of ``op`` against its rules and raise where one asks for it."""

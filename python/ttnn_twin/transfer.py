@@ -120,6 +120,8 @@ def read_to_host(op: str, tensor: Tensor, *, blocking: bool, cq_id: int | None) 
     mesh = tensor._mesh
     if mesh is None:
         return tensor
+    if blocking:
+        mesh.faults.wait_out()
     with mesh.lock:
         mesh.enter(op, cq_id)
         mesh.refuse_capture(op)

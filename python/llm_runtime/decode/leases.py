@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_runtime.decode.staging_turns import StagingTurns
-from llm_runtime.device import namespace_of
+from llm_runtime.errors import add_error_note
 from llm_runtime.output_reader import OutputReader, PendingRead
 from llm_runtime.tensor_resources import best_effort_deallocate_owned_tensors, raise_cleanup_failures
 
@@ -98,7 +98,11 @@ class LeaseBook:
             if lease.released:
                 return
             if lease.pending is not None:
-                self._reader.complete(lease.pending)
+                try:
+                    self._reader.complete(lease.pending)
+                except TimeoutError as error:
+                    add_error_note(error, f"output of decode step {lease.step} of this lane")
+                    raise
             self._turns.note_read(lease.step)
             if lease.owned_values is not None:
                 failures = best_effort_deallocate_owned_tensors(
@@ -139,8 +143,7 @@ class LeaseBook:
         for lease in self._outstanding():
             try:
                 if lease.pending is None and not synchronised:
-                    mesh = self._reader.mesh_device
-                    namespace_of(mesh).synchronize_device(mesh)
+                    self._reader.synchronize()
                     synchronised = True
                 self.release(lease)
             except BaseException as error:

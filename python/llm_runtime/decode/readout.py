@@ -15,6 +15,7 @@ from llm_runtime.decode.leases import LeaseBook
 from llm_runtime.decode.outputs import normalise_log_probs, normalise_logits, normalise_tokens, split_output
 from llm_runtime.decode.staging_turns import StagingTurns
 from llm_runtime.decode.values import InvocationResult
+from llm_runtime.errors import add_error_note
 from llm_runtime.host_arrays import result_like
 from llm_runtime.tensor_resources import attach_cleanup_failures, raise_cleanup_failures
 
@@ -63,6 +64,8 @@ class DecodeReadout:
             turns.read = turns.submitted
             output = self._normalise(host, is_tokens=result.is_tokens, like=self._result_like)
         except BaseException as error:
+            if isinstance(error, TimeoutError):
+                add_error_note(error, f"output of decode step {turns.submitted} of this lane")
             self._health.invalidate()
             attach_cleanup_failures(error, self._health.release(result.owned))
             raise
