@@ -60,7 +60,11 @@ def normalise_tokens(value: Any, *, lane_capacity: int, cluster_shape: tuple[int
     """
     array = concat_mesh_shards(value, cluster_shape)
     if array.size == lane_capacity:
-        return _flat_int64(array)
+        try:
+            return flat_int64(array)
+        except TypeError:
+            # Another kind of number, or entries that lie apart.
+            return array.reshape(-1).astype(np.int64)
     shape = array.shape
     if len(shape) >= 4:
         if shape[2] >= lane_capacity:
@@ -71,14 +75,6 @@ def normalise_tokens(value: Any, *, lane_capacity: int, cluster_shape: tuple[int
     if len(array) < lane_capacity:
         raise ValueError(f"the sampler returned {len(array)} tokens for a lane of {lane_capacity} rows")
     return array[:lane_capacity].astype(np.int64)
-
-
-def _flat_int64(array: HostArray) -> HostArray:
-    try:
-        return flat_int64(array)
-    except TypeError:
-        # Another kind of number, or entries that lie apart.
-        return array.reshape(-1).astype(np.int64)
 
 
 def normalise_log_probs(value: Any, *, lane_capacity: int, cluster_shape: tuple[int, int]) -> Any:
