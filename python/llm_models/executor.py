@@ -43,7 +43,13 @@ class ModelExecutor(ExecutorCalls, ExecutorKVCache):
         sampling_type: type | None = None,
         request_state_fields: tuple[str, ...] = (),
         prefill_warmup: Callable[..., None] | None = None,
+        output_wait_limit: float | None = None,
     ) -> None:
+        """Check every argument in the order of chapter 40 A.2, then build; nothing touches the device.
+
+        `output_wait_limit` is how many seconds a read of outputs waits for the device before it is a `TimeoutError`;
+        `None` waits as long as it takes.
+        """
         check_construction(
             model,
             runtime_config,
@@ -55,6 +61,7 @@ class ModelExecutor(ExecutorCalls, ExecutorKVCache):
             sampling_type=sampling_type,
             request_state_fields=request_state_fields,
             prefill_warmup=prefill_warmup,
+            output_wait_limit=output_wait_limit,
         )
         self.model = model  # borrowed
         self.runtime_config = self.model_args = runtime_config  # borrowed
@@ -75,6 +82,7 @@ class ModelExecutor(ExecutorCalls, ExecutorKVCache):
             trace_capture_prime_sequence_lengths=trace_capture_prime_sequence_lengths,
             sampling_state_controller=sampling_state_controller,
             sampling_state=sampling_state,
+            output_wait_limit=output_wait_limit,
             ensure_sampling_buffers=self._ensure_sampling_buffers,
             validate_bound_cache=self._validate_bound_cache,
         )

@@ -15,16 +15,13 @@ from llm_runtime.wait_limit import require_wait_limit
 class ModelExecutorConfig:
     """Policy only: it never holds a model, a mesh, a tokenizer or a sampler.
 
-    `output_wait_limit` is how many seconds a read of outputs waits for the device before it is a `TimeoutError`; `None`
-    waits as long as it takes. `TypeError` naming the field unless each policy is exactly of its type (a subclass is
-    refused too).
+    `TypeError` naming the field unless each policy is exactly of its type (a subclass is refused too).
     """
 
     trace: TraceConfig
     warmup: WarmupConfig
     paged_kv_cache: PagedKVCacheConfig
     device_sampling_enabled: bool
-    output_wait_limit: float | None = None
 
     def __post_init__(self) -> None:
         exact = {"trace": TraceConfig, "warmup": WarmupConfig, "paged_kv_cache": PagedKVCacheConfig}
@@ -34,7 +31,6 @@ class ModelExecutorConfig:
                 raise TypeError(f"{name} must be exactly {kind.__name__}, got {found}")
         if not isinstance(self.device_sampling_enabled, bool):
             raise TypeError(f"device_sampling_enabled must be a bool, got {self.device_sampling_enabled!r}")
-        require_wait_limit(self.output_wait_limit, name="output_wait_limit")
 
 
 def check_construction(
@@ -49,6 +45,7 @@ def check_construction(
     sampling_type: Any,
     request_state_fields: Any,
     prefill_warmup: Any,
+    output_wait_limit: Any,
 ) -> None:
     """Refuse bad construction arguments, in the order of chapter 40 A.2, before any owner is built."""
     if not isinstance(config, ModelExecutorConfig):
@@ -74,6 +71,7 @@ def check_construction(
         raise ValueError(f"{type(model).__name__} has no config.mesh_device")
     if config.device_sampling_enabled:
         _check_sampler(model, sampling_type)
+    require_wait_limit(output_wait_limit, name="output_wait_limit")
 
 
 def _check_sampler(model: Any, sampling_type: type | None) -> None:

@@ -60,13 +60,14 @@ def build_lane(
     trace_capture_prime_sequence_lengths: tuple[int, ...],
     sampling_state_controller: Any,
     sampling_state: Any,
+    output_wait_limit: float | None,
     ensure_sampling_buffers: Callable[[], None],
     validate_bound_cache: Callable[[Any], None],
 ) -> Lane:
     """Build every owner of a lane. Nothing here touches the device."""
     kv_cache_manager = PagedKVCacheManager(model, config.paged_kv_cache)
     layout = resolve_layout(model, runtime_config, config.paged_kv_cache)
-    output_reader = OutputReader(model.config.mesh_device, wait_limit=config.output_wait_limit)
+    output_reader = OutputReader(model.config.mesh_device, wait_limit=output_wait_limit)
     prefill = PrefillRuntime(
         PrefillRuntimeConfig.resolve(
             model=model,

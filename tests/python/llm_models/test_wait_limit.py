@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,8 +27,8 @@ def open_lane() -> Iterator[Callable[..., tuple[Bench, ModelExecutor, list[Any]]
         bench = Bench(mesh)
         benches.append(bench)
         model = bench.model()
-        config = replace(bench.config(num_blocks=64), output_wait_limit=limit)
-        executor = ModelExecutor(model, bench.runtime_config(model), config)
+        config, runtime_config = bench.config(num_blocks=64), bench.runtime_config(model)
+        executor = ModelExecutor(model, runtime_config, config, output_wait_limit=limit)
         bench.executors.append(executor)
         handle = executor.allocate_kv_cache()
         return bench, executor, [tensor for pair in handle for tensor in pair]
@@ -100,6 +99,6 @@ def test_without_a_limit_a_read_waits_as_long_as_it_takes(open_lane: Any) -> Non
 @pytest.mark.parametrize(
     ("limit", "error"), [(0, ValueError), (float("inf"), ValueError), (True, TypeError), ("1", TypeError)]
 )
-def test_a_limit_is_a_positive_number_of_seconds(limit: Any, error: type[Exception]) -> None:
+def test_a_limit_is_a_positive_number_of_seconds(bench: Bench, limit: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="output_wait_limit must be"):
-        replace(Bench(None).config(), output_wait_limit=limit)
+        bench.executor(options={"output_wait_limit": limit})
