@@ -9,16 +9,9 @@ from typing import Any
 
 from llm_runtime._core import CompileGate, ProgramRegistry, SignatureKey
 from llm_runtime._validation import require_bool
-from llm_runtime.device import namespace_of
 from llm_runtime.digest import NATIVE_SIGNATURES, ProgramKey, signature_key
+from llm_runtime.program_compiler.outputs import CompileOutputs
 from llm_runtime.program_compiler.values import CompiledProgram, OutputSpec
-from llm_runtime.tensor_resources import (
-    TensorResourceOrphan,
-    attach_cleanup_failures,
-    raise_counted_failures,
-    release_or_retain,
-    release_orphans,
-)
 
 
 def _all_of(output: Any) -> Any:
@@ -44,7 +37,7 @@ class ProgramCompiler:
         # Immutable signatures that were found before: a hit costs one cached hash.
         self._native_ids: dict[Any, int] = {}
         self._keys: dict[SignatureKey, ProgramKey] = {}
-        self._orphans: list[TensorResourceOrphan] = []
+        self._outputs = CompileOutputs(mesh_device)
 
     @property
     def bound_cache_context(self) -> Callable[[], Any]:
@@ -75,7 +68,7 @@ class ProgramCompiler:
     @property
     def compile_orphan_count(self) -> int:
         """Compile outputs whose release failed and is still due."""
-        return len(self._orphans)
+        return self._outputs.orphan_count
 
     @property
     def compiled_programs(self) -> tuple[CompiledProgram, ...]:
@@ -147,8 +140,9 @@ class ProgramCompiler:
         another output contract. Nothing is registered unless everything succeeded.
         """
         self._gate.require_live()
-        if self._orphans:
-            raise RuntimeError(f"{len(self._orphans)} compile output(s) still wait for release; run cleanup first")
+        if self._outputs.orphan_count:
+            count = self._outputs.orphan_count
+            raise RuntimeError(f"{count} compile output(s) still wait for release; run cleanup first")
         value = signature_key(signature)
         known = self._registry.find(value)
         if known >= 0:
@@ -159,7 +153,7 @@ class ProgramCompiler:
             raise RuntimeError(f"cannot compile {signature!r}: the paged KV cache is not allocated and bound")
         output = invoke(context)
         owned = release_output(output)
-        spec = self._inspect_and_release(output, owned, output_spec, expected_output_spec)
+        spec = self._outputs.inspect_and_release(output, owned, output_spec, expected_output_spec)
         return self._register(value, signature, spec)
 
     def require_compiled(self, key: ProgramKey, signature: Any = None) -> CompiledProgram:
@@ -191,15 +185,9 @@ class ProgramCompiler:
         """
         if self._gate.released:
             return
-        failures = release_orphans(self._orphans)
-        if failures:
-            raise_counted_failures("failed to release compile outputs", failures)
+        self._outputs.release_orphans()
         self._keys.clear()
         self._gate.release()
-
-    @cached_property
-    def _namespace(self) -> Any:
-        return namespace_of(self.mesh_device)
 
     @cached_property
     def _program_cache_counters(self) -> tuple[Callable[[], int], ...] | None:
@@ -226,39 +214,6 @@ class ProgramCompiler:
                 f"{record.output_spec}, expected {expected}"
             )
         return record
-
-    def _inspect_and_release(
-        self,
-        output: Any,
-        owned: Any,
-        output_spec: Callable[[Any], OutputSpec],
-        expected: OutputSpec | None,
-    ) -> OutputSpec:
-        try:
-            self._namespace.synchronize_device(self.mesh_device)
-            spec = output_spec(output)
-            if expected is not None and spec != expected:
-                raise ValueError(f"program output is {spec}, expected {expected}")
-        except BaseException as primary:
-            attach_cleanup_failures(primary, self._release_and_synchronize(owned))
-            raise
-        failures = release_or_retain(owned, self._orphans)
-        try:
-            self._namespace.synchronize_device(self.mesh_device)
-        except BaseException as primary:
-            attach_cleanup_failures(primary, failures)
-            raise
-        if failures:
-            raise_counted_failures("failed to release the compile output", failures)
-        return spec
-
-    def _release_and_synchronize(self, owned: Any) -> list[BaseException]:
-        failures = release_or_retain(owned, self._orphans)
-        try:
-            self._namespace.synchronize_device(self.mesh_device)
-        except BaseException as error:
-            failures.append(error)
-        return failures
 
     def _register(self, value: SignatureKey, signature: Any, spec: OutputSpec) -> CompiledProgram:
         key = self._key_of(value)
