@@ -71,9 +71,8 @@ def mixed_prompts() -> dict[str, Any]:
 
 
 def _planning(name: str, rows: int, length: int, batched: bool, budget: float) -> Path:
-    call = {
-        **prefill_call(rows, length),
-        "start_pos": None,
+    batch = {**prefill_call(rows, length), "start_pos": None}
+    limits: dict[str, Any] = {
         "block_size": BLOCK,
         "max_batch_size": ROWS,
         "max_prefill_chunk_size": 2048,
@@ -84,11 +83,11 @@ def _planning(name: str, rows: int, length: int, batched: bool, budget: float) -
         "canonical_page_table_width": RAW_WIDTH + 64,
         "start_alignment": BLOCK,
     }
-    batch = [call[argument] for argument in ("tokens", "page_table", "prompt_lens", "start_pos", "empty_slots")]
-    planner = PrefillPlanner(
-        **{argument: value for argument, value in call.items() if argument not in prefill_call(1, 1) | {"start_pos": 0}}
+    planner = PrefillPlanner(**limits)
+    arguments = [batch[name] for name in ("tokens", "page_table", "prompt_lens", "start_pos", "empty_slots")]
+    return Path(
+        name=name, call=lambda: planner.plan(*arguments), oracle=lambda: plan(**batch, **limits), budget_us=budget
     )
-    return Path(name=name, call=lambda: planner.plan(*batch), oracle=lambda: plan(**call), budget_us=budget)
 
 
 def _preparing(name: str, prepare: Callable[..., Any], rows: int, length: int, budget: float, convert: Any) -> Path:

@@ -4,6 +4,9 @@
 #include <nanobind/nanobind.h>
 
 #include <cstddef>
+#include <functional>
+#include <utility>
+#include <vector>
 
 #include "bindings/arrays.h"
 #include "llm_runtime/prefill/prefill_request.h"
@@ -25,6 +28,17 @@ struct ChunkObject {
   prefill::PrefillChunk chunk;
   nb::object token_slice, chunk_page_table;
 };
+
+/// Values that Python owns from here on, as a tuple.
+template <class Value, class Wrap = std::identity>
+nb::object tuple_of(std::vector<Value> values, Wrap wrap = {}) {
+  auto result = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
+  if (!result.is_valid()) throw nb::python_error();
+  Py_ssize_t index = 0;
+  for (Value& value : values)
+    PyTuple_SetItem(result.ptr(), index++, nb::cast(wrap(std::move(value))).release().ptr());
+  return result;
+}
 
 template <class T>
 nb::object matrix_view(const SharedMatrix<T>& matrix) {

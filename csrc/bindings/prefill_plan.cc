@@ -31,17 +31,6 @@ namespace {
 using Width = std::optional<std::int64_t>;
 using Slots = std::optional<std::vector<std::int64_t>>;
 
-/// Values that Python owns from here on, as a tuple.
-template <class Value, class Wrap>
-nb::object tuple_of(std::vector<Value> values, Wrap wrap) {
-  auto result = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
-  if (!result.is_valid()) throw nb::python_error();
-  Py_ssize_t index = 0;
-  for (Value& value : values)
-    PyTuple_SetItem(result.ptr(), index++, nb::cast(wrap(std::move(value))).release().ptr());
-  return result;
-}
-
 /// Copying more tokens than this takes longer than handing the interpreter to another thread.
 constexpr std::size_t kLongPlan = 65536;
 
@@ -72,9 +61,8 @@ class Planner {
   nb::object explain(const PrefillBatch& batch, bool disable_batched_prefill) const {
     const auto limits = limits_of_call(disable_batched_prefill);
     auto plan = planned(batch, [&] { return prefill::explain_prefill(batch, limits); });
-    return nb::make_tuple(
-        requests_of(std::move(plan.requests)),
-        tuple_of(std::move(plan.fallbacks), [](PrefillFallback&& fallback) { return fallback; }));
+    return nb::make_tuple(requests_of(std::move(plan.requests)),
+                          tuple_of(std::move(plan.fallbacks)));
   }
 
  private:
@@ -195,12 +183,10 @@ void bind_signature_builders(nb::module_& m) {
       "build_program_signatures",
       [](const RequestObject& request, std::string_view path, bool static_q128_topk_supported,
          bool penalties, bool logprobs) {
-        return tuple_of(
-            prefill::build_program_signatures(
-                request.request,
-                {.path = path, .penalties_enabled = penalties, .logprobs_enabled = logprobs},
-                static_q128_topk_supported),
-            [](auto&& signature) { return std::forward<decltype(signature)>(signature); });
+        return tuple_of(prefill::build_program_signatures(
+            request.request,
+            {.path = path, .penalties_enabled = penalties, .logprobs_enabled = logprobs},
+            static_q128_topk_supported));
       },
       "request"_a, "sampling_path"_a, nb::kw_only(), "static_q128_topk_supported"_a,
       "penalties_enabled"_a = false, "logprobs_enabled"_a = false,

@@ -24,14 +24,6 @@ using prefill::PrefillRequest;
 
 namespace {
 
-nb::object tuple_of(std::vector<nb::object> items) {
-  auto result = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
-  if (!result.is_valid()) throw nb::python_error();
-  Py_ssize_t at = 0;
-  for (auto& item : items) PyTuple_SetItem(result.ptr(), at++, item.release().ptr());
-  return result;
-}
-
 /// The path of a sampled request: a wave always takes top-k.
 std::string_view sampling_path(const PrefillRequest& request, const sampling::SamplingRows& rows) {
   return request.kind == PrefillKind::kSingle && rows.all_argmax() ? "argmax" : "topk";
@@ -47,14 +39,11 @@ std::optional<nb::object> sampled_request(const PrefillRequest& request, const n
   const prefill::SamplingIdentity identity{.path = sampling_path(request, *rows),
                                            .penalties_enabled = rows->penalised(),
                                            .logprobs_enabled = false};
-  std::vector<nb::object> programs;
-  for (auto& program : prefill::build_program_signatures(request, identity, static_q128))
-    programs.push_back(nb::cast(std::move(program)));
-  return tuple_of({nb::cast(std::move(*rows)), nb::cast(identity.path),
-                   tuple_of(std::move(programs)),
-                   nb::cast(prefill::build_trace_signature(request, identity)),
-                   nb::int_(request.uses_chunked_prefill ? request.chunks.front().chunk_size
-                                                         : request.padded_sequence_length)});
+  return nb::make_tuple(std::move(*rows), identity.path,
+                        tuple_of(prefill::build_program_signatures(request, identity, static_q128)),
+                        prefill::build_trace_signature(request, identity),
+                        request.uses_chunked_prefill ? request.chunks.front().chunk_size
+                                                     : request.padded_sequence_length);
 }
 
 nb::object prepare_sampled_requests(const nb::tuple& requests, const nb::tuple& fields,

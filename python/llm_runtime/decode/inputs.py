@@ -129,13 +129,12 @@ class DecodeInputStager:
         positions = np.empty(self._lane_capacity, np.int32)
         rotary = np.empty((1, TOKEN_ROWS), np.uint32)
         stage = partial(stage_decode_inputs, out_tokens=tokens, out_positions=positions, out_rotary=rotary)
-        if type(prepared.tokens) is np.ndarray and type(prepared.start_pos) is np.ndarray:
-            try:
-                stage(prepared.tokens, prepared.start_pos)
-                return tokens, positions, rotary
-            except (TypeError, ValueError):
-                # Perhaps another dtype or memory order than the core takes: convert below, or hear the same error.
-                pass
+        try:
+            stage(prepared.tokens, prepared.start_pos)
+            return tokens, positions, rotary
+        except (TypeError, ValueError):
+            # Perhaps another kind of array than the core takes: convert below, or hear the same error.
+            pass
         stage(
             device_index_array(prepared.tokens, name="tokens"),
             device_index_array(prepared.start_pos, name="start_pos"),

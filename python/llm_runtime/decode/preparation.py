@@ -112,7 +112,9 @@ class DecodePreparer:
         try:
             batch = self._prepare_tables(positions, table, feedback, reload_inputs, reload_page_table)
         except (TypeError, ValueError):
-            # Perhaps another dtype or memory order than the core takes: convert them, or hear the same error.
+            # Perhaps another dtype or memory order than the core takes: convert below, or hear the same error.
+            batch = None
+        if batch is None:
             batch = self._prepare_tables(
                 _index_array(positions, name="start_pos", rank=1),
                 _index_array(table, name="page_table", rank=2),
@@ -176,7 +178,7 @@ class DecodePreparer:
             self._tables.note_submitted(batch)
         resident.feedback = device_feedback
         resident.signature = prepared.program_signature
-        resident.active_slots = active_slots_of_step(prepared) if batch is None else batch.active_slots
+        resident.active_slots = active_slots_of_step(prepared)
         rows, held = prepared.prepared_sampling, resident.sampling
         if rows is not None:
             if held is None or held.prepared is not rows:

@@ -113,8 +113,7 @@ class DecodeRuntime:
 
     def program_signature(self, prepared: PreparedDecode) -> DecodeProgramSignature:
         """Identity of the step's program."""
-        if type(prepared) is not PreparedDecode:
-            require_instance(prepared, PreparedDecode, name="prepared")
+        _require_prepared(prepared)
         signature = prepared.program_signature
         return self._preparer.signature_of(prepared) if signature is None else signature
 
@@ -141,14 +140,13 @@ class DecodeRuntime:
         sampled was not processed: the host's tokens would be older than the device's. Steady steps never wait.
         """
         self._admit(prepared)
-        state, resident, takes_over = self._state, self._preparer.resident, prepared.reload_inputs
+        state, resident = self._state, self._preparer.resident
         state.require_supported(prepared)
-        if takes_over is None:
+        if prepared.reload_inputs is None:
             state.require_known_streams(prepared)
-            takes_over = resident.host_takes_over(prepared)
         else:
             state.validate_commands(prepared, has_resident=resident.sampling is not None)
-        if takes_over:
+        if resident.host_takes_over(prepared):
             if resident.feedback:
                 self._readout.leases.require_processed()
             self._stager.check(prepared)
@@ -171,9 +169,7 @@ class DecodeRuntime:
         feedback = device_feedback and prepared.device_feedback
         result = self._invoker.invoke(prepared, device_feedback=feedback, count_tokens=count_tokens)
         if count_tokens:
-            self._turns.submitted += 1
-            self._preparer.note_submitted(prepared, device_feedback=feedback)
-            self._readout.note_kind(prepared.tokens)
+            self._note(prepared, device_feedback=feedback)
         return result
 
     def capture_plan(self, prepared: PreparedDecode) -> DecodeCapturePlan:
@@ -187,11 +183,8 @@ class DecodeRuntime:
 
     def note_submitted(self, prepared: PreparedDecode) -> None:
         """Record a replayed step as accepted: later steps are compared with it."""
-        if type(prepared) is not PreparedDecode:
-            require_instance(prepared, PreparedDecode, name="prepared")
-        self._turns.submitted += 1
-        self._preparer.note_submitted(prepared, device_feedback=prepared.device_feedback)
-        self._readout.note_kind(prepared.tokens)
+        _require_prepared(prepared)
+        self._note(prepared, device_feedback=prepared.device_feedback)
 
     def invalidate_after_failed_submission(self) -> None:
         """Refuse all further work: device state is unknown after a failed submission (decision D15)."""
@@ -235,5 +228,14 @@ class DecodeRuntime:
     def _admit(self, prepared: PreparedDecode) -> None:
         if self._health.blocked:
             self._health.require_usable()
-        if type(prepared) is not PreparedDecode:
-            require_instance(prepared, PreparedDecode, name="prepared")
+        _require_prepared(prepared)
+
+    def _note(self, prepared: PreparedDecode, *, device_feedback: bool) -> None:
+        self._turns.submitted += 1
+        self._preparer.note_submitted(prepared, device_feedback=device_feedback)
+        self._readout.note_kind(prepared.tokens)
+
+
+def _require_prepared(prepared: Any) -> None:
+    if type(prepared) is not PreparedDecode:
+        require_instance(prepared, PreparedDecode, name="prepared")

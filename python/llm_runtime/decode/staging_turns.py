@@ -27,17 +27,12 @@ class StagingTurns:
 
     def take(self) -> int:
         """The number of a set for the step after the latest one, or -1 when queued copies may still read them all."""
-        used_by, read = self._used_by, self.read
-        if used_by[0] <= read:  # steps that are read at once need no other
-            number = 0
-        elif used_by[1] <= read:
-            number = 1
-        elif used_by[2] <= read:
-            number = 2
-        else:
-            return -1
-        used_by[number] = self.submitted + 1
-        return number
+        read = self.read
+        for number, step in enumerate(self._used_by):
+            if step <= read:
+                self._used_by[number] = self.submitted + 1
+                return number
+        return -1
 
     def note_read(self, step: int) -> None:
         """The output of `step`, as `submitted` counted it, has arrived."""

@@ -141,7 +141,7 @@ class DecodeSamplingState(SamplingStateChecks):
             return
         if sampling.slot_remap is not None:
             sampling = without_remap(sampling)
-        active = self._counted_rows if sampling is self._counted else self._active_rows(sampling)
+        active = self._active_rows(sampling)
         reload_params, reset = prepared.reload_sampling_params, prepared.reset_sampling_state
         if controller is not None:
             if reset:
@@ -154,7 +154,7 @@ class DecodeSamplingState(SamplingStateChecks):
             manager.reload_request_seeds(seed_state, sampling.seeds, active)
         if prepared.sampling_path == "topk":
             positions = prepared.start_pos if prepared.reload_inputs else None
-            if controller is None:
+            if controller is None:  # a controller brings a manager of its own kind
                 manager.refresh(seed_state, active, positions=positions, staging_set=staging_set)
             else:
                 manager.refresh(seed_state, active, positions=positions)

@@ -110,7 +110,7 @@ class SamplingStateChecks:
         """Whether a step samples exactly the slots that have streams: the common case, told without a mask."""
         if prepared.slot_remap is not None:
             return False
-        rows = self._counted_rows if sampling is self._counted else self._active_rows(sampling)
+        rows = self._active_rows(sampling)
         members = getattr(self.seed_state, "members", None)
         if rows is members:
             return True

@@ -92,14 +92,11 @@ class DecodeTraceLifecycle:
                 f"the compiled sampling path changed: the trace {'has no' if samples_top_k else 'owns'} K/P/T "
                 f"buffers, but the step takes the {prepared.sampling_path} path"
             )
-        staging_set, full, takes_over = self._turns.take(), decision.full, prepared.reload_inputs
-        inferred = takes_over is None
+        staging_set, full = self._turns.take(), decision.full
         state.refresh(prepared, staging_set=staging_set)
-        if inferred:
-            takes_over = resident.host_takes_over(prepared)
-        if takes_over or (full and not self._leases.unprocessed):
+        if resident.host_takes_over(prepared) or (full and not self._leases.unprocessed):
             stager.refresh_all(prepared, values.device_inputs, staging_set)
-        elif full or (inferred and resident.lost_rows(prepared)):
+        elif full or resident.lost_rows(prepared):
             # Positions are known to the host although tokens are not: another trace ran in between, or rows ended.
             stager.copy(stager.host_positions(prepared), values.device_inputs.values()[1:])
         elif decision.page_table:
